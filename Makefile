@@ -1,0 +1,43 @@
+# lanewise: `make demo` shows it, `make test` proves it. Paths stay relative: the folder's own
+# path may hold spaces.
+PYTHON ?= python3
+VENV_PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test test-fast check format bench docs
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup:  ## make .venv and install everything; does nothing when up to date
+	@$(PYTHON) tools/setup.py
+
+demo: setup  ## one chat, one picture to video, on a CPU, with everything included
+	@$(VENV_PYTHON) demo/run.py
+
+serve: setup  ## the service with your settings and models, until Ctrl-C
+	@$(VENV_PYTHON) -m service.cli serve
+
+test: setup  ## the whole suite that needs no GPU
+	@$(VENV_PYTHON) -m pytest -m "not gpu"
+
+test-fast: setup  ## the part of the suite that answers within about a minute
+	@$(VENV_PYTHON) -m pytest -m "not gpu and not slow"
+
+check: setup  ## format, lint, types, import contracts, generated docs; prints the longest files
+	@$(VENV_PYTHON) -m ruff format --check .
+	@$(VENV_PYTHON) -m ruff check .
+	@$(VENV_PYTHON) -m pyright
+	@.venv/bin/lint-imports
+	@$(VENV_PYTHON) tools/generated_docs.py --check
+	@$(VENV_PYTHON) tools/longest.py
+
+format: setup  ## put the code into its format
+	@$(VENV_PYTHON) -m ruff format .
+	@$(VENV_PYTHON) -m ruff check --fix .
+
+bench: setup  ## every benchmark suite; tables, JSON and PNG
+	@$(VENV_PYTHON) -m benchmarks
+
+docs: setup  ## write the generated pages anew
+	@$(VENV_PYTHON) tools/generated_docs.py

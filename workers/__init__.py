@@ -1,0 +1,1 @@
+"""Jobs, queue, processes: what stands between the gateway and the engines."""
