@@ -1,0 +1,28 @@
+"""Every kernel compiles for every family it exists on, within its committed budget."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.ops.registry import OPS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_an_op_stays_within_its_budget(op, tmp_path):
+    """In a process of its own: what is interpreted here cannot be compiled here."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    finished = subprocess.run(
+        [sys.executable, "tools/kernel_budgets.py", op],
+        cwd=ROOT,
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
