@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from service.cli import main as command_line
 
+from service.cli import main as command_line
 from workers.settings import PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
