@@ -1,0 +1,1 @@
+"""Schema versions of the store, run by `workers.store.migrate`."""

@@ -1,0 +1,1 @@
+"""One module per schema version; published ones never change."""

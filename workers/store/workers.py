@@ -1,0 +1,47 @@
+"""Who works: the facts that worker processes publish about themselves."""
+
+from __future__ import annotations
+
+import builtins
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from workers.protocol import WorkerFacts
+from workers.store import tables
+from workers.store.clock import Clock
+from workers.store.engine import Database
+
+
+class WorkerDirectory:
+    """The last word of every worker process; the id of a worker is unique to its process."""
+
+    def __init__(self, db: Database, clock: Clock) -> None:
+        """Work on `db`; ages are measured against `clock`."""
+        self._db = db
+        self._clock = clock
+
+    def publish(self, facts: WorkerFacts) -> None:
+        """Put `facts` in the place of what this worker said before."""
+        workers = tables.workers
+        values = {"facts": facts.model_dump_json(), "beat_at": facts.beat_at}
+        with self._db.write() as conn:
+            self._db.serialise(conn, f"worker {facts.id}")
+            update = sa.update(workers).where(workers.c.id == facts.id).values(values)
+            if conn.execute(update).rowcount == 0:
+                conn.execute(sa.insert(workers).values(values | {"id": facts.id}))
+
+    def list(self, max_age_s: float | None = None) -> builtins.list[WorkerFacts]:
+        """All workers in id order; with `max_age_s` only those heard of since."""
+        workers = tables.workers
+        query = sa.select(workers.c.facts).order_by(workers.c.id)
+        if max_age_s is not None:
+            oldest = self._clock() - timedelta(seconds=max_age_s)
+            query = query.where(workers.c.beat_at >= oldest)
+        with self._db.read() as conn:
+            return [WorkerFacts.model_validate_json(text) for text in conn.execute(query).scalars()]
+
+    def forget(self, worker_id: str) -> None:
+        """Remove a worker; an absent one is no error."""
+        with self._db.write() as conn:
+            conn.execute(sa.delete(tables.workers).where(tables.workers.c.id == worker_id))
