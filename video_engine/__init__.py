@@ -1,0 +1,1 @@
+"""Picture and prompt in, frames out."""

@@ -1,0 +1,1 @@
+"""One folder a model family; `registry` chooses among them by what a folder holds."""
