@@ -1,0 +1,94 @@
+"""From a name to a model in memory, with its tokenizer."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from llm_engine.config import EngineConfig
+from llm_engine.errors import UnsupportedModel
+from llm_engine.model_config import ModelConfig
+from llm_engine.models.base import CausalModel
+from llm_engine.models.registry import model_class
+from llm_engine.tokenizer import Tokenizer
+from llm_engine.weights.checkpoint import Checkpoint
+from llm_engine.weights.gguf import GgufCheckpoint
+from llm_engine.weights.resolve import ModelSource, resolve
+from llm_engine.weights.safetensors import SafetensorsCheckpoint
+
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run, and what its files say about ending an answer."""
+
+    model: CausalModel
+    tokenizer: Tokenizer
+    eos_token_ids: frozenset[int]
+    source: ModelSource
+    dtype: torch.dtype
+
+
+def load_model(config: EngineConfig) -> LoadedModel:
+    """Resolve the name, read the weights, build the tokenizer.
+
+    Raises: ModelNotFound, UnsupportedModel.
+    """
+    source = resolve(config.model)
+    dtype = choose_dtype(config.dtype)
+    checkpoint = open_checkpoint(source)
+    model = load_weights(checkpoint, dtype)
+    tokenizer = Tokenizer.load(source)
+    eos_token_ids = set(checkpoint.eos_token_ids)
+    if tokenizer.eos_token_id is not None:
+        eos_token_ids.add(tokenizer.eos_token_id)
+    return LoadedModel(model, tokenizer, frozenset(eos_token_ids), source, dtype)
+
+
+def open_checkpoint(source: ModelSource) -> Checkpoint:
+    """Open the files of a model without reading tensors."""
+    if source.kind == "gguf":
+        return GgufCheckpoint(source.path)
+    return SafetensorsCheckpoint(source.path)
+
+
+def load_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> CausalModel:
+    """Read every tensor once, then close the files.
+
+    Raises: UnsupportedModel if tensors are missing, or are left over and would be ignored.
+    """
+    config = ModelConfig.from_mapping(checkpoint.config)
+    with torch.inference_mode():
+        model = model_class(config.architecture).load(config, checkpoint, dtype)
+    left_over = [name for name in checkpoint.untaken() if not _is_redundant(name, config)]
+    checkpoint.close()
+    if left_over:
+        raise UnsupportedModel(
+            f"{len(left_over)} tensors have no place in {config.architecture}: "
+            f"{', '.join(left_over[:5])}"
+        )
+    return model
+
+
+def choose_dtype(name: str, cpuinfo: Path = _CPUINFO) -> torch.dtype:
+    """The dtype asked for; "auto" is bfloat16 where the CPU multiplies it natively."""
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    return torch.bfloat16 if has_bf16_units(cpuinfo) else torch.float32
+
+
+def has_bf16_units(cpuinfo: Path = _CPUINFO) -> bool:
+    """Whether the CPU's flags name AVX512-BF16 or AMX; false where the file does not exist."""
+    if not cpuinfo.is_file():
+        return False
+    for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+        if line.startswith("flags"):
+            return not _BF16_FLAGS.isdisjoint(line.split())
+    return False
+
+
+def _is_redundant(name: str, config: ModelConfig) -> bool:
+    """Tensors that repeat what the config says or what another tensor holds."""
+    return name.endswith("rotary_emb.inv_freq") or (config.is_tied and name == "lm_head.weight")

@@ -1,0 +1,1 @@
+"""One file per model family, found through `registry.py`."""

@@ -1,0 +1,130 @@
+"""Llama: pre-norm decoder with grouped-query attention, rotary embedding and SwiGLU.
+
+Source: Touvron et al. 2023, arXiv:2302.13971; Grattafiori et al. 2024, arXiv:2407.21783.
+"""
+
+# N tokens of all sequences in a step, S sampled rows, C channels, V vocabulary,
+# H query heads, K key/value heads, D head dim, I inner channels.
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+from llm_engine.layers.linear import Linear, load_fused_linear
+from llm_engine.layers.rotary import Rotary
+from llm_engine.model_config import ModelConfig
+from llm_engine.models.base import Attend
+from llm_engine.weights.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    attention_norm: torch.Tensor
+    qkv: Linear
+    out: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class LlamaModel:
+    """The weights of a Llama model and its forward pass."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        embedding_VC: torch.Tensor,
+        layers: list[_Layer],
+        final_norm_C: torch.Tensor,
+        head: Linear,
+        rotary: Rotary,
+    ) -> None:
+        """Keep the weights; a tied `head` is built from the embedding."""
+        self.config = config
+        self._embedding_VC = embedding_VC
+        self._layers = layers
+        self._final_norm_C = final_norm_C
+        self._head = head
+        self._rotary = rotary
+
+    @classmethod
+    def load(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Self:
+        """Take the weights layer by layer, fusing q, k, v and gate, up on the way."""
+        embedding_VC = checkpoint.take("model.embed_tokens.weight").to(dtype)
+        layers = [_load_layer(checkpoint, i, dtype) for i in range(config.num_layers)]
+        final_norm_C = checkpoint.take("model.norm.weight").to(dtype)
+        head = Linear.build(embedding_VC)
+        if not config.is_tied:
+            head = load_fused_linear(checkpoint, ["lm_head"], dtype)
+        factors = None
+        if checkpoint.has("rope_freqs.weight"):
+            factors = checkpoint.take("rope_freqs.weight")
+        rotary = Rotary.build(config, dtype, frequency_divisors=factors)
+        return cls(config, embedding_VC, layers, final_norm_C, head, rotary)
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters, a tied embedding counted once."""
+        total = self._embedding_VC.numel() + self._final_norm_C.numel()
+        if not self.config.is_tied:
+            total += self._head.num_parameters
+        for layer in self._layers:
+            total += layer.attention_norm.numel() + layer.mlp_norm.numel()
+            linears = (layer.qkv, layer.out, layer.gate_up, layer.down)
+            total += sum(linear.num_parameters for linear in linears)
+        return total
+
+    def hidden(
+        self, token_ids_N: torch.Tensor, positions_N: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """Final hidden states, not normalised yet. Shapes: two (N,); result (N, C)."""
+        x_NC = F.embedding(token_ids_N, self._embedding_VC)
+        rotary_tables = self._rotary.tables(positions_N)
+        for index, layer in enumerate(self._layers):
+            h_NC = self._norm(x_NC, layer.attention_norm)
+            x_NC = x_NC + self._attention(index, layer, h_NC, rotary_tables, attend)
+            h_NC = self._norm(x_NC, layer.mlp_norm)
+            gate_NI, up_NI = layer.gate_up(h_NC).chunk(2, dim=-1)
+            x_NC = x_NC + layer.down(F.silu(gate_NI) * up_NI)
+        return x_NC
+
+    def logits(self, hidden_SC: torch.Tensor) -> torch.Tensor:
+        """Shapes: hidden (S, C); result (S, V) in float32."""
+        return self._head(self._norm(hidden_SC, self._final_norm_C)).float()
+
+    def _norm(self, x_NC: torch.Tensor, weight_C: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x_NC, weight_C.shape, weight_C, self.config.rms_eps)
+
+    def _attention(
+        self,
+        index: int,
+        layer: _Layer,
+        h_NC: torch.Tensor,
+        rotary_tables: tuple[torch.Tensor, torch.Tensor],
+        attend: Attend,
+    ) -> torch.Tensor:
+        config = self.config
+        num_heads, num_kv_heads = config.num_heads, config.num_kv_heads
+        # Heads in the order q, k, v: one rotation covers q and k, one view covers k and v.
+        heads_NXD = layer.qkv(h_NC).view(-1, num_heads + 2 * num_kv_heads, config.head_dim)
+        rotated_NXD = Rotary.apply(heads_NXD[:, : num_heads + num_kv_heads], rotary_tables)
+        k_NKD, v_NKD = rotated_NXD[:, num_heads:], heads_NXD[:, num_heads + num_kv_heads :]
+        kv_N2KD = torch.stack((k_NKD, v_NKD), dim=1)
+        o_NHD = attend(index, rotated_NXD[:, :num_heads], kv_N2KD)
+        return layer.out(o_NHD.reshape(-1, num_heads * config.head_dim))
+
+
+def _load_layer(checkpoint: Checkpoint, index: int, dtype: torch.dtype) -> _Layer:
+    prefix = f"model.layers.{index}"
+    attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+    qkv = [f"{attention}.{name}_proj" for name in "qkv"]
+    return _Layer(
+        attention_norm=checkpoint.take(f"{prefix}.input_layernorm.weight").to(dtype),
+        qkv=load_fused_linear(checkpoint, qkv, dtype),
+        out=load_fused_linear(checkpoint, [f"{attention}.o_proj"], dtype),
+        mlp_norm=checkpoint.take(f"{prefix}.post_attention_layernorm.weight").to(dtype),
+        gate_up=load_fused_linear(checkpoint, [f"{mlp}.gate_proj", f"{mlp}.up_proj"], dtype),
+        down=load_fused_linear(checkpoint, [f"{mlp}.down_proj"], dtype),
+    )

@@ -1,0 +1,23 @@
+"""Architecture name to model class, imported when needed."""
+
+import importlib
+
+from llm_engine.errors import UnsupportedModel
+from llm_engine.models.base import CausalModel
+
+MODELS = {
+    "LlamaForCausalLM": ("llm_engine.models.llama", "LlamaModel"),
+}
+
+
+def model_class(architecture: str) -> type[CausalModel]:
+    """The class that runs an architecture.
+
+    Raises: UnsupportedModel listing the known ones.
+    """
+    if architecture not in MODELS:
+        raise UnsupportedModel(
+            f"architecture {architecture!r} is not supported; supported: {', '.join(MODELS)}"
+        )
+    module_name, class_name = MODELS[architecture]
+    return getattr(importlib.import_module(module_name), class_name)

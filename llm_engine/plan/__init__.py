@@ -1,0 +1,1 @@
+"""From a model's config to the layers and op uses of its steps, before any weight is read."""

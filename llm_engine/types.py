@@ -1,0 +1,206 @@
+"""What goes into the engine and what comes out. Free of torch, so anyone may import it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from llm_engine.errors import InvalidRequest
+
+FinishReason = Literal["stop", "length"]
+
+LOGPROB_FLOOR = -9999.0
+MAX_TOP_LOGPROBS = 20
+MAX_CHOICES = 128
+_SEED_BITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a conversation; `role` is system, developer, user, assistant or tool."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+    @classmethod
+    def from_parts(cls, role: str, parts: Sequence[str], name: str | None = None) -> Self:
+        """Join text parts as they stand, so the prompt equals that of the joined string."""
+        return cls(role=role, content="".join(parts), name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next tokens are chosen.
+
+    `temperature` 0 takes the likeliest token, and so does `top_p` 0. `top_k` 0 and `min_p` 0 are
+    off. `presence_penalty` and `frequency_penalty` count the answer's tokens only,
+    `repetition_penalty` counts the prompt's too. `max_tokens=None` runs to the end of the context.
+    `seed=None` draws a fresh seed. The end-of-sequence tokens always stop unless `ignore_eos`.
+    Raises: InvalidRequest naming the value, its bound and the way out.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    n: int = 1
+    logprobs: bool = False
+    top_logprobs: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every field against its bounds."""
+        _check_range("temperature", self.temperature, 0.0, 100.0)
+        _check_range("top_p", self.top_p, 0.0, 1.0)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        _check_range("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
+        _check_range("n", self.n, 1, MAX_CHOICES)
+        _check_range("top_k", self.top_k, 0, None)
+        _check_range("min_tokens", self.min_tokens, 0, None)
+        if self.max_tokens is not None:
+            _check_range("max_tokens", self.max_tokens, 1, None)
+            _check_range("min_tokens", self.min_tokens, 0, self.max_tokens)
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest(
+                f"top_logprobs is {self.top_logprobs}, but logprobs is false: set logprobs to true",
+                param="top_logprobs",
+            )
+        self._check_stops_and_bias()
+
+    def _check_stops_and_bias(self) -> None:
+        if "" in self.stop:
+            raise InvalidRequest("stop holds an empty string: leave it out", param="stop")
+        if self.seed is not None and abs(self.seed) >= 2**_SEED_BITS:
+            raise InvalidRequest(
+                f"seed is {self.seed}, must lie within {_SEED_BITS} bits: choose a smaller one",
+                param="seed",
+            )
+        for token_id, bias in self.logit_bias.items():
+            _check_range(f"logit_bias[{token_id}]", bias, -100.0, 100.0, param="logit_bias")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken, without a draw."""
+        return self.temperature == 0.0 or self.top_p == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One request: either chat messages or ready prompt tokens, never both.
+
+    A smaller `priority` runs sooner; a waiting request gains on the others as it waits.
+    """
+
+    request_id: str
+    messages: tuple[ChatMessage, ...] | None
+    prompt_token_ids: tuple[int, ...] | None
+    params: SamplingParams
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        """Check that exactly one kind of prompt is there, and that it is not empty."""
+        if (self.messages is None) == (self.prompt_token_ids is None):
+            raise InvalidRequest(
+                "give either messages or prompt_token_ids, exactly one of the two",
+                param="messages",
+            )
+        if self.messages is not None and not self.messages:
+            raise InvalidRequest("messages is empty: give at least one message", param="messages")
+        if self.prompt_token_ids is not None and not self.prompt_token_ids:
+            raise InvalidRequest(
+                "prompt_token_ids is empty: give at least one token", param="prompt_token_ids"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token's natural log probability under the model, before temperature and penalties.
+
+    `bytes` are the token's own bytes, possibly a part of a character; `token` shows them with
+    U+FFFD for such a part. `top` lists the likeliest alternatives, best first. Floor: -9999.0.
+    """
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+    top: tuple["TokenLogprob", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New tokens of choice `index`; `text` may lag behind them or be empty.
+
+    Text is held back while a character is incomplete or a stop string may be starting.
+    `logprobs` has one entry per token id when asked for. The last delta of a choice, and only
+    that one, has a `finish_reason`.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a request: its token counts, summed over its choices.
+
+    `prompt_tokens` counts the prompt once; `cached_tokens` are those not computed again.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What is loaded; `source` says where the weights came from."""
+
+    name: str
+    source: str
+    architecture: str
+    num_parameters: int
+    dtype: str
+    max_model_len: int
+    vocab_size: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counts at one moment; the totals grow for as long as the engine lives."""
+
+    running: int
+    waiting: int
+    kv_pages_used: int
+    kv_pages_total: int
+    generated_tokens_total: int
+    prompt_tokens_total: int
+    preemptions_total: int
+    steps_total: int
+
+
+def _check_range(
+    name: str, value: float, low: float, high: float | None, param: str | None = None
+) -> None:
+    if not math.isnan(value) and value >= low and (high is None or value <= high):
+        return
+    bound = f"at least {low}" if high is None else f"between {low} and {high}"
+    raise InvalidRequest(
+        f"{name} is {value}, must be {bound}: change it or leave it out", param=param or name
+    )

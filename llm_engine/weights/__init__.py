@@ -1,0 +1,1 @@
+"""Where weights come from: resolving a name, and reading safetensors or GGUF files."""
