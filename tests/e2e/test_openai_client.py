@@ -110,7 +110,7 @@ def test_a_video_is_created_polled_downloaded_and_deleted(openai, picture):
         model="motion-small",
         prompt="pan left",
         seconds="1",
-        size="128x96",
+        size="1280x720",
         input_reference=("boat.png", picture(), "image/png"),
     )
     assert video.status == "completed", video.error

@@ -1,0 +1,31 @@
+"""Identifiers that the gateway makes or checks."""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_RESOURCE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def make_chat_id() -> str:
+    """A fresh `chatcmpl-…`."""
+    return f"chatcmpl-{secrets.token_hex(12)}"
+
+
+def request_id(asked: str | None) -> str:
+    """The caller's own request id where it is harmless, else a fresh one."""
+    if asked is not None and _REQUEST_ID.fullmatch(asked):
+        return asked
+    return f"req_{secrets.token_hex(12)}"
+
+
+def is_resource_id(text: str) -> bool:
+    """Whether `text` can be an id of ours at all; anything else is not found, unasked."""
+    return _RESOURCE_ID.fullmatch(text) is not None
+
+
+def draw_seed() -> int:
+    """A seed for a job that came without one; small enough to read out and type."""
+    return secrets.randbelow(2**31)

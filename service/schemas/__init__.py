@@ -1,0 +1,1 @@
+"""Bodies of requests and answers, one module per resource."""
