@@ -113,7 +113,7 @@ def parse_device_set(text: str) -> tuple[int, ...]:
     """
     numbers: list[int] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
-        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
         if match is None:
             raise ValueError(f"device set {text!r}: {part!r} is neither a number nor a range 0-3")
         first, last = int(match[1]), int(match[2] or match[1])

@@ -1,0 +1,63 @@
+"""`python -m workers serve|llm|video|doctor|plan`: a deployment, a worker, or facts about them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workers.settings import Settings
+
+USAGE = """\
+usage: python -m workers serve|llm|video   (settings: LANEWISE_* variables)
+       python -m workers doctor|plan --help"""
+EXIT_USAGE = 2
+
+
+def main(arguments: list[str]) -> int:
+    """Run one role; the exit code: 0 done, 2 wrong usage, 3 refused, 1 anything else."""
+    if arguments[:1] in (["doctor"], ["plan"]):
+        return _explain(arguments[0], arguments[1:])
+    if len(arguments) != 1 or arguments[0] not in {"serve", "llm", "video"}:
+        print(USAGE, file=sys.stderr)
+        return EXIT_USAGE
+    from pydantic import ValidationError
+
+    from workers.settings import Settings
+
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        print(f"lanewise: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    return _run(arguments[0], settings)
+
+
+def _explain(command: str, arguments: list[str]) -> int:
+    """What would run where, and why; needs no settings."""
+    if command == "doctor":
+        from workers import doctor
+
+        return doctor.main(arguments)
+    from workers import planning
+
+    return planning.main(arguments)
+
+
+def _run(role: str, settings: Settings) -> int:
+    """Import only what the role needs: engines are heavy, and the supervisor holds none."""
+    if role == "serve":
+        from workers.supervisor import Supervisor
+
+        return Supervisor(settings).run()
+    if role == "llm":
+        from workers import llm_worker
+
+        return llm_worker.main(settings)
+    from workers import video_worker
+
+    return video_worker.main(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
