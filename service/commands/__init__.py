@@ -1,0 +1,1 @@
+"""One module per command of `lanewise`, imported by `service.cli` when it is used."""

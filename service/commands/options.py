@@ -1,0 +1,56 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from service.commands.connection import url_option
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def service_options(command: Command) -> Command:
+    """`--url`, `--key`, `--data`: which running service to talk to."""
+    for option in (
+        click.option(
+            "--data",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Data folder of the service.  [default: ./lanewise-data]",
+        ),
+        click.option("--key", metavar="SK", help="API key.  [default: the folder's first key]"),
+        click.option(
+            "--url",
+            metavar="URL",
+            callback=url_option,
+            help="Address of the service.  [default: the one of the data folder]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def clip_options(command: Command) -> Command:
+    """What may be chosen about a clip; what is left out is the model's own default."""
+    for option in reversed(
+        (
+            click.option("--prompt", "-p", required=True, help="How the picture should move."),
+            click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Length."),
+            click.option("--fps", type=click.FloatRange(0, min_open=True), help="Frame rate."),
+            click.option("--size", metavar="WxH", help="Pixels.  [default: as the picture]"),
+            click.option("--fit", type=click.Choice(["crop", "pad"]), help="How to fit."),
+            click.option("--seed", type=click.IntRange(0), help="Same seed, same clip."),
+            click.option("--steps", type=click.IntRange(1), help="Denoising steps."),
+            click.option("--negative-prompt", metavar="TEXT", help="What to avoid."),
+            click.option("--model", metavar="NAME", help="Video model."),
+            click.option("--project", metavar="NAME", help="Project of the job."),
+            click.option("--shot", metavar="NAME", help="Shot of the job."),
+            click.option("--tag", "tags", multiple=True, metavar="WORD", help="May be repeated."),
+            click.option("--priority", type=click.IntRange(-100, 100), help="Higher runs first."),
+        )
+    ):
+        command = option(command)
+    return command

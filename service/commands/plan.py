@@ -1,0 +1,31 @@
+"""`lanewise plan`."""
+
+from __future__ import annotations
+
+import click
+
+from service.commands.child import run_workers
+from service.terminal import OptionValue
+
+
+@click.command()
+@click.argument("model")
+@click.option("--machine", metavar="NAME|FILE", help="A described machine.  [default: this one]")
+@click.option("--json", is_flag=True, help="Print JSON.")
+@click.option("--strict", is_flag=True, help="End with 3 when a layer lies below the floor.")
+@click.option("--floor", type=click.Choice(["fused", "vendor"]), help="[default: fused]")
+@click.option("--cache", type=click.Choice(["auto", "bf16", "fp8"]), help="Cached rows.")
+@click.option("--prefill-tokens", type=click.IntRange(1), help="Chunk.  [default: 4096]")
+@click.option("--context", type=click.IntRange(1), help="Tokens of a sequence.  [default: 8192]")
+@click.option("--batch", type=click.IntRange(1), help="Sequences of a decode step.  [default: 1]")
+@click.option("--width", type=click.IntRange(1), help="Pixels, of a video model.")
+@click.option("--height", type=click.IntRange(1), help="Pixels, of a video model.")
+@click.option("--frames", type=click.IntRange(1), help="Frames, of a video model.")
+@click.pass_context
+def plan(ctx: click.Context, model: str, **options: OptionValue) -> None:
+    """Show what would serve every layer of MODEL, and why, before any weight is read.
+
+    MODEL is a preset (an unknown name lists them), a folder with config.json or
+    model_index.json, or a config.json.
+    """
+    ctx.exit(run_workers("plan", (model,), options))

@@ -1,0 +1,72 @@
+"""`lanewise serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from service.terminal import CommandFailed, ExitCode, OptionValue
+from workers.errors import LanewiseError
+from workers.settings import Settings
+
+_SETTING_OF_OPTION = {"data": "data_dir", "model": "llm_model"}
+
+
+@click.command()
+@click.option(
+    "--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of all state."
+)
+@click.option("--host", help="Address to bind.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0: a free one.  [default: 8000]")
+@click.option("--model", metavar="NAME", help="Language model; 'none' for none.")
+@click.option("--video-model", metavar="NAME", help="Video model; 'none' for none.")
+@click.option("--llm-devices", metavar="SET", help="Such as 0-3 or 0,2; empty: the CPU.")
+@click.option("--video-devices", metavar="SET", help="May not overlap --llm-devices.")
+@click.option("--redis-url", metavar="URL", help="Redis to use.  [default: its own]")
+@click.option("--database-url", metavar="URL", help="Database.  [default: SQLite in --data]")
+@click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), help="LLM precision.")
+@click.option("--auth", type=click.Choice(["on", "off"]), help="off: loopback only, no keys.")
+@click.pass_context
+def serve(ctx: click.Context, **options: OptionValue) -> None:
+    """Run the service until Ctrl-C: gateway, workers, and a Redis where none is given.
+
+    Options override the LANEWISE_* variables of the same names.
+    """
+    settings = settings_from(options)
+    from workers.supervisor import Supervisor
+
+    try:
+        code = Supervisor(settings).run()
+    except LanewiseError as error:
+        raise CommandFailed(str(error)) from error
+    ctx.exit(int(code or 0))
+
+
+def settings_from(options: Mapping[str, OptionValue]) -> Settings:
+    """The settings of the environment, with the given options put over them.
+
+    Raises: CommandFailed with exit code 2 naming each value that cannot be.
+    """
+    given: dict[str, Any] = {
+        _SETTING_OF_OPTION.get(name, name): value
+        for name, value in options.items()
+        if value is not None
+    }
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise CommandFailed(
+            "\n       ".join(_line(problem) for problem in error.errors()),
+            hint="lanewise serve --help lists the options",
+            code=ExitCode.USAGE,
+        ) from None
+
+
+def _line(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
+    place = ".".join(str(part) for part in problem["loc"])
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    return f"{place}: {text}" if place else text
