@@ -20,7 +20,7 @@ import psutil
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 READY_S = 180
 # Short leases, so that a killed worker's job comes back within seconds.
 QUICK = {"LANEWISE_LEASE_S": "6", "LANEWISE_BEAT_S": "1", "LANEWISE_RESEND_AFTER_S": "5"}
