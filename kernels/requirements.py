@@ -118,3 +118,26 @@ def shared_memory(bytes_of: Callable[[Case], int]) -> Requirement:
         return f"needs {needed} B of shared memory a block; {traits.name} allows {bound}"
 
     return Requirement(name="shared memory", unmet=unmet)
+
+
+def e4m3fn_where(option: str) -> Requirement:
+    """Where the case's `option` is "fp8", the device converts to e4m3fn; else nothing is asked."""
+
+    def unmet(traits: DeviceTraits, case: Case) -> str | None:
+        if case.options.get(option, "none") != "fp8" or traits.fp8_format == "e4m3fn":
+            return None
+        return f"{option}=fp8 writes e4m3fn; {traits.name} converts to {traits.fp8_format}"
+
+    return Requirement(name=f"e4m3fn where {option}=fp8", unmet=unmet)
+
+
+def fp8_encoded_as(encoding: str, why: str) -> Requirement:
+    """The device's own 8-bit floats have this encoding ("e4m3fn", "e4m3fnuz")."""
+
+    def unmet(traits: DeviceTraits, case: Case) -> str | None:
+        del case
+        if traits.fp8_format == encoding:
+            return None
+        return f"fp8_format of {traits.name} is {traits.fp8_format}, not {encoding}: {why}"
+
+    return Requirement(name=f"fp8 as {encoding}", unmet=unmet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from service.cli import main as command_line
 from workers.settings import PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("service", "workers", "llm_engine", "video_engine", "kernels")
 
 
 def settings_page() -> str:
@@ -50,9 +52,26 @@ def command_page() -> str:
     return "\n".join(parts)
 
 
+def module_page() -> str:
+    """One line a module: the first of its docstring."""
+    parts = ["# Modules\n\nMade from the first line of every module by `make docs`.\n"]
+    for room in ROOMS:
+        parts.append(f"## {room}\n\n| module | its job |\n|---|---|")
+        for path in sorted((ROOT / room).rglob("*.py")):
+            docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+            name = path.relative_to(ROOT).as_posix()
+            parts.append(f"| `{name}` | {docstring.partition(chr(10))[0]} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
 def main() -> int:
     """Write or check; returns the exit code."""
-    pages = {"docs/settings.md": settings_page(), "docs/commands.md": command_page()}
+    pages = {
+        "docs/settings.md": settings_page(),
+        "docs/commands.md": command_page(),
+        "docs/modules.md": module_page(),
+    }
     stale = [
         name
         for name, text in pages.items()

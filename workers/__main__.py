@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -35,13 +36,17 @@ def main(arguments: list[str]) -> int:
 
 def _explain(command: str, arguments: list[str]) -> int:
     """What would run where, and why; needs no settings."""
-    if command == "doctor":
-        from workers import doctor
+    try:
+        if command == "doctor":
+            from workers import doctor
 
-        return doctor.main(arguments)
-    from workers import planning
+            return doctor.main(arguments)
+        from workers import planning
 
-    return planning.main(arguments)
+        return planning.main(arguments)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _run(role: str, settings: Settings) -> int:

@@ -1,4 +1,4 @@
-"""Plans and machines as tables for a terminal; plain and wide where the output is no terminal."""
+"""Plans and machines as tables: as wide as the terminal, one line a row where output is piped."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from kernels.launch_plan import LaunchPlan, PlannedUse
     from kernels.ledger import Decision
 
-_PIPED_WIDTH = 200
+_PIPED_WIDTH = 10_000
 _COLOURS = {Tier.VENDOR: "green", Tier.FUSED: "green", Tier.GENERIC: "yellow"}
 
 
 def console() -> Console:
-    """As wide as the terminal; a fixed wide one where the output is piped."""
+    """As wide as the terminal; so wide that nothing wraps where the output is piped."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=_PIPED_WIDTH)
 
@@ -33,10 +33,17 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    if table.row_count:
-        out = console()
+    if not table.row_count:
+        return
+    out = console()
+    if out.is_terminal:
         out.print(table)
-        out.print()
+    else:
+        with out.capture() as capture:
+            out.print(table)
+        lines = (line.rstrip() for line in capture.get().splitlines())
+        out.file.write("\n".join(lines) + "\n")
+    out.print()
 
 
 def tier_text(tier: Tier) -> str:

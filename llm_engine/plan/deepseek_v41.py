@@ -17,6 +17,7 @@ from llm_engine.plan.request import PlanRequest
 from llm_engine.plan.shape import layer_group, model_shape
 from llm_engine.plan.step import Step
 
+# Bytes of cached rows in the checkpoint's own formats; in bf16 a row takes two bytes a value.
 _WINDOW_BYTES = 528  # 512 e4m3 and a scale for every 32
 _ROW_BYTES = 288  # 512 e2m1 in 256 bytes and an e4m3 scale for every 16
 _INDEX_BYTES = 68  # 128 e2m1 in 64 bytes and a scale for every 32
@@ -37,7 +38,7 @@ def describe(fields: ConfigFields, request: PlanRequest) -> ModelShape:
         fields,
         request,
         groups,
-        _rows(fields, ratios, page),
+        _rows(fields, request, ratios, page),
         has_sparse_attention=True,
         choices=(_replay(fields),),
         notes=("the vision tower's sizes are not published: it counts as no work and no weights",),
@@ -153,13 +154,23 @@ def _vision(step: Step, fields: ConfigFields) -> tuple[LayerGroup, ...]:
     return (LayerGroup(name="vision tower, for each picture", layers=(), uses=(tower,)),)
 
 
-def _rows(fields: ConfigFields, ratios: tuple[int, ...], page: int) -> tuple[RowGroup, ...]:
-    window = shared_kv.window_rows(fields, tuple(range(len(ratios))), _WINDOW_BYTES)
+def _rows(
+    fields: ConfigFields, request: PlanRequest, ratios: tuple[int, ...], page: int
+) -> tuple[RowGroup, ...]:
+    is_own = request.cache == "fp8"
+    row = 2 * fields.count("head_dim")
+    window = shared_kv.window_rows(
+        fields, tuple(range(len(ratios))), _WINDOW_BYTES if is_own else row
+    )
+    sizes = {
+        "shared rows": _ROW_BYTES if is_own else row,
+        "indexer keys": _INDEX_BYTES if is_own else 2 * fields.count("index_head_dim"),
+    }
     sources = fields.counts("kv_source_layer_ids")
     groups: list[RowGroup] = [window]
     for ratio in sorted({ratios[layer] for layer in sources}):
         layers = tuple(layer for layer in sources if ratios[layer] == ratio)
-        for name, size in (("shared rows", _ROW_BYTES), ("indexer keys", _INDEX_BYTES)):
+        for name, size in sizes.items():
             groups.append(
                 RowGroup(
                     name=f"{name}, {ratio} tokens each",

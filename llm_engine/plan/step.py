@@ -44,6 +44,11 @@ class Step:
         """Format of cached rows as ops name it."""
         return "fp8" if self.cache == "fp8" else "bf16"
 
+    @property
+    def _cache_items(self) -> str:
+        """What an inserted row is written in: fp8, or the activations' own dtype."""
+        return "fp8" if self.cache == "fp8" else self.dtype
+
     def attended(self, ratio: int = 1, at_most: int | None = None) -> float:
         """Mean rows that a query sees when `ratio` tokens share a row, causally."""
         mean = self.context - (self.rows - 1) / 2 if self.is_prefill else float(self.context)
@@ -88,7 +93,7 @@ class Step:
         options = {
             "style": style,
             "qk_norm": "yes" if has_norm else "none",
-            "cache": self.cache_rows if is_cached else "none",
+            "cache": self._cache_items if is_cached else "none",
         }
         options |= {"inverse": "yes"} if is_inverse else {}
         return use("rotary_insert", self.dtype, sizes | {"page": page}, options=options)

@@ -26,6 +26,7 @@ CACHE_BYTES = [
     ("deepseek-v4-flash", "fp8", 3850),
     ("deepseek-v4-flash", "bf16", 6880),
     ("deepseek-v4.1-flash", "fp8", 890),
+    ("deepseek-v4.1-flash", "bf16", 3 * (1024 + 256) / 2 + 1024 + 256),
     ("deepseek-v3.2", "bf16", 85_888),
     ("deepseek-v3.2", "fp8", 48_068),
     ("glm-5.3", "bf16", 95_232),
