@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 
 from service.app import create_app
-from service.http_protocol import DeadlineProtocol
+from service.http.protocol import DeadlineProtocol
 from workers.client import Client
 from workers.errors import LanewiseError
 from workers.housekeeping import Housekeeper

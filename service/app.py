@@ -12,12 +12,12 @@ from typing import Any, Protocol
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
-from service import error_responses
 from service.context import Gateway
 from service.events import JobEvents
+from service.http import error_responses
+from service.http.middleware import Envelope
+from service.http.openapi import drop_undeclared_422
 from service.metrics import Metrics
-from service.middleware import Envelope
-from service.openapi import drop_undeclared_422
 from service.routes import (
     batches,
     chat,
@@ -29,6 +29,7 @@ from service.routes import (
     keys,
     models,
     page,
+    plan,
     videos,
 )
 from service.signing import UrlSigner, load_secret
@@ -38,7 +39,19 @@ from workers.settings import Settings
 FALLBACK_VERSION = "0.1.0"
 PAGE_FOLDER = Path(__file__).parent / "page"
 _log = logging.getLogger("lanewise.service")
-_ROUTERS = (chat, models, videos, files, jobs, job_events, job_files, batches, health, keys)
+_ROUTERS = (
+    chat,
+    models,
+    videos,
+    files,
+    jobs,
+    job_events,
+    job_files,
+    batches,
+    plan,
+    health,
+    keys,
+)
 _UPLOADS_PER_REQUEST = 4
 
 

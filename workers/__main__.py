@@ -38,12 +38,12 @@ def _explain(command: str, arguments: list[str]) -> int:
     """What would run where, and why; needs no settings."""
     try:
         if command == "doctor":
-            from workers import doctor
+            from workers.planning import doctor
 
             return doctor.main(arguments)
-        from workers import planning
+        from workers.planning import plan
 
-        return planning.main(arguments)
+        return plan.main(arguments)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -52,14 +52,14 @@ def _explain(command: str, arguments: list[str]) -> int:
 def _run(role: str, settings: Settings) -> int:
     """Import only what the role needs: engines are heavy, and the supervisor holds none."""
     if role == "serve":
-        from workers.supervisor import Supervisor
+        from workers.deployment.supervisor import Supervisor
 
         return Supervisor(settings).run()
     if role == "llm":
-        from workers import llm_worker
+        from workers.processes import llm_worker
 
         return llm_worker.main(settings)
-    from workers import video_worker
+    from workers.processes import video_worker
 
     return video_worker.main(settings)
 

@@ -67,9 +67,7 @@ def create_batch(
     return BatchCreated(batch, tuple(fresh))
 
 
-def _known_jobs(
-    store: Store, name: str, items: Sequence[BatchItem], key_id: str
-) -> dict[str, str]:
+def _known_jobs(store: Store, name: str, items: Sequence[BatchItem], key_id: str) -> dict[str, str]:
     found = store.batches.find_shots(
         key_id=key_id, name=name, fingerprints={item.fingerprint for item in items}
     )

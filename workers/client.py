@@ -15,8 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from workers.app import make_app, queue_name, send, served_name
 from workers.batch_intake import BatchCreated, BatchItem, create_batch
-from workers.chat_client import ChatClient, NoWorker
-from workers.chat_stream import ChatTiming
+from workers.chat.client import ChatClient, NoWorker
+from workers.chat.stream import ChatTiming
 from workers.presence import GONE_AFTER_S
 from workers.protocol import ChatEvent, ChatRequest, JobStatus, WorkerFacts
 from workers.store import ArtifactStore, Store, open_store

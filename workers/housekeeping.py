@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from workers.store.clock import utc_now
-from workers.webhook_sender import WebhookSender, webhook_secret
+from workers.webhooks.sender import WebhookSender, webhook_secret
 
 if TYPE_CHECKING:
     from workers.client import Client

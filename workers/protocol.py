@@ -177,7 +177,8 @@ class WorkerState(StrEnum):
 class WorkerFacts(_Wire):
     """A worker's row: who it is, what it serves, when it was last heard of.
 
-    `card` says where the weights came from and what they are, for people.
+    `card` says where the weights came from and what they are, for people. `plan` is the launch
+    plan of the model on the worker's machine, or {"error": …} where none could be made.
     """
 
     id: str
@@ -187,6 +188,7 @@ class WorkerFacts(_Wire):
     source: str = ""
     devices: str = "cpu"
     card: dict[str, Any] = Field(default_factory=dict[str, Any])
+    plan: dict[str, Any] | None = None
     llm: LLMLimits | None = None
     video: VideoLimits | None = None
     error: str | None = None

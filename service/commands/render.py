@@ -8,12 +8,12 @@ from typing import Any
 import click
 from rich.console import Console
 
+from service.batch.shots import ShotRow
 from service.commands.batch_results import save_results
 from service.commands.batch_watch import watch_batch
 from service.commands.connection import Connection, ServiceRefused, connect
 from service.commands.options import service_options
 from service.commands.shot_list import by_line_of_file, read_shot_list, records_of, upload_pictures
-from service.shots import ShotRow
 from service.terminal import CommandFailed, ExitCode
 
 DEFAULT_TEMPLATE = "{project}_{shot}_{seed}.mp4"

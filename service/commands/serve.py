@@ -37,7 +37,7 @@ def serve(ctx: click.Context, **options: OptionValue) -> None:
     Options override the LANEWISE_* variables of the same names.
     """
     settings = settings_from(options)
-    from workers.supervisor import Supervisor
+    from workers.deployment.supervisor import Supervisor
 
     try:
         code = Supervisor(settings).run()

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from service.batch.shots import ShotProblem, ShotRow, find_missing_images, parse_shots
 from service.commands.connection import Connection
 from service.commands.watching import upload
-from service.shots import ShotProblem, ShotRow, find_missing_images, parse_shots
 from service.terminal import CommandFailed, ExitCode
 
 _MOST_SHOWN = 50

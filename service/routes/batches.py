@@ -8,11 +8,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.auth import LinkKey, ReadKey, VideoKey
-from service.batch_input import read_batch
-from service.batches import retry_failed, submit_batch
-from service.contact_sheet import Cell, draw_contact_sheet
+from service.batch.batches import retry_failed, submit_batch
+from service.batch.body import read_batch
+from service.batch.contact_sheet import Cell, draw_contact_sheet
 from service.context import GatewayDep
-from service.openapi import binary_answer, errors, json_or_form_body
+from service.http.openapi import binary_answer, errors, json_or_form_body
 from service.schemas.batches import BatchBody, BatchList, BatchView, batch_view, summary_view
 
 router = APIRouter(tags=["batches"])

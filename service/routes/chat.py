@@ -12,17 +12,17 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.auth import ChatKey
-from service.body import read_json, validate
 from service.catalog import ready_llm
-from service.chat_answer import Answer, Chunks, Head, failure
-from service.chat_stream import ANSWER_DEADLINE_S, ChatStream, ClientGone, overdue
+from service.chat.answer import Answer, Chunks, Head, failure
+from service.chat.pump import ANSWER_DEADLINE_S, ChatStream, ClientGone, overdue
 from service.context import Gateway, GatewayDep
 from service.errors import ApiError
+from service.http.body import read_json, validate
+from service.http.openapi import errors, json_body
+from service.http.stream import DONE, KEEP_ALIVE, KEEP_ALIVE_S, EventStream, sse
 from service.ids import make_chat_id
-from service.openapi import errors, json_body
 from service.schemas.chat import ChatBody
 from service.schemas.chat_refusals import refuse_unsupported, unknown_fields
-from service.stream import DONE, KEEP_ALIVE, KEEP_ALIVE_S, EventStream, sse
 from workers.protocol import ChatDelta, ChatDone, ChatEvent, ChatFailed
 
 router = APIRouter(tags=["chat"])

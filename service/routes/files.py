@@ -10,14 +10,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
 from service.auth import Principal, ReadKey, VideoKey
-from service.blobs import Blob, blob_response
-from service.body import is_form, read_form, read_upload, text_fields, validate
 from service.context import Gateway, GatewayDep
 from service.errors import BadRequest, UnsupportedMedia
-from service.images import inspect, safe_name
-from service.openapi import binary_answer, errors, form_body
-from service.pictures import image_rules, store_picture
+from service.http.blobs import Blob, blob_response
+from service.http.body import is_form, read_form, read_upload, text_fields, validate
+from service.http.openapi import binary_answer, errors, form_body
 from service.schemas.files import DeletedFile, FileBody, FileList, FileView, Purpose, file_view
+from service.video.images import inspect, safe_name
+from service.video.pictures import image_rules, store_picture
 from workers.store.files import StoredFile
 
 router = APIRouter(tags=["files"])

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from service.auth import ReadKey
 from service.catalog import Role, configured, is_heard, is_ready, known_workers
 from service.context import Gateway, GatewayDep
-from service.openapi import errors
+from service.http.openapi import errors
 from workers.protocol import JobStatus, WorkerFacts
 
 router = APIRouter(tags=["health"])

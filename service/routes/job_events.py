@@ -12,10 +12,10 @@ from starlette.concurrency import run_in_threadpool
 from service.auth import LinkKey
 from service.context import Gateway, GatewayDep
 from service.events import Listener
-from service.openapi import errors
+from service.http.openapi import errors
+from service.http.stream import KEEP_ALIVE, KEEP_ALIVE_S, EventStream, sse
 from service.routes.jobs import JobId
 from service.schemas.jobs import job_view
-from service.stream import KEEP_ALIVE, KEEP_ALIVE_S, EventStream, sse
 from workers.errors import JobNotFound
 from workers.protocol import Job, JobStatus
 

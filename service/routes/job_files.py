@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from service.auth import LinkKey
-from service.blobs import Blob, blob_response
 from service.context import GatewayDep
 from service.errors import NotFound
-from service.openapi import binary_answer, errors
+from service.http.blobs import Blob, blob_response
+from service.http.openapi import binary_answer, errors
 from service.routes.jobs import JobId
 from workers.protocol import Artifact
 

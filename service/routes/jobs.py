@@ -8,12 +8,12 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.auth import ReadKey, VideoKey
-from service.body import validate
 from service.context import GatewayDep
-from service.openapi import errors, json_or_form_body
+from service.http.body import validate
+from service.http.openapi import errors, json_or_form_body
 from service.schemas.jobs import DeletedJob, JobList, JobView, job_list, job_view
-from service.schemas.submission import SubmissionBody
-from service.submission import read_submission, submit
+from service.video.body import SubmissionBody
+from service.video.submission import read_submission, submit
 from workers.protocol import JobKind, JobStatus
 from workers.store.values import JobFilters
 

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
 from service.auth import AdminKey
-from service.body import read_json, validate
 from service.context import GatewayDep
 from service.errors import BadRequest
-from service.openapi import errors, json_body
+from service.http.body import read_json, validate
+from service.http.openapi import errors, json_body
 from service.schemas.keys import KeyBody, KeyList, KeyView, NewKeyView
 
 router = APIRouter(tags=["keys"])

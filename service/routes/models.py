@@ -10,7 +10,7 @@ from service.auth import AnyKey
 from service.catalog import configured, is_heard, known_workers
 from service.context import Gateway, GatewayDep
 from service.errors import NotFound, shown
-from service.openapi import errors
+from service.http.openapi import errors
 from service.schemas.models import ModelList, ModelView
 from workers.protocol import WorkerFacts
 

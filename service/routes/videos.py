@@ -9,17 +9,15 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.auth import Principal, ReadKey, VideoKey
-from service.blobs import blob_response
-from service.body import read_json, validate
 from service.catalog import video_limits
 from service.context import Gateway, GatewayDep
 from service.errors import FieldError, NotFound
-from service.idempotency import fingerprint, idempotency_key
-from service.json_values import as_object
-from service.openapi import binary_answer, errors, json_body, json_or_form_body
+from service.http.blobs import blob_response
+from service.http.body import read_json, validate
+from service.http.json_values import as_object
+from service.http.openapi import binary_answer, errors, json_body, json_or_form_body
 from service.routes.job_files import artifact_blob
 from service.routes.jobs import JobId
-from service.schemas.submission import REMIX_TAG, SubmissionBody
 from service.schemas.videos import (
     DeletedVideo,
     RemixBody,
@@ -28,8 +26,10 @@ from service.schemas.videos import (
     VideoView,
     video_view,
 )
-from service.submission import read_submission, submit
-from service.video_request import check_texts
+from service.video.body import REMIX_TAG, SubmissionBody
+from service.video.idempotency import fingerprint, idempotency_key
+from service.video.request import check_texts
+from service.video.submission import read_submission, submit
 from workers.protocol import Artifact, Job, JobStatus
 from workers.store.values import Created, Idempotency, JobFilters
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from service.errors import BadRequest, shown
-from service.json_values import as_list
+from service.http.json_values import as_list
 from workers.protocol import ChatMessage, ChatParams, ChatRequest, LLMLimits
 
 MAX_SEED = 2**63 - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.errors import BadRequest, shown
-from service.json_values import as_list, as_object
+from service.http.json_values import as_list, as_object
 
 _IGNORED = {
     "store", "service_tier", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.schemas.submission import REMIX_TAG
+from service.video.body import REMIX_TAG
 from workers.protocol import Job, JobStatus
 
 VideoStatus = Literal["queued", "in_progress", "completed", "failed"]

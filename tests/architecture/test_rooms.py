@@ -20,7 +20,7 @@ HEAVY = "{'torch', 'triton', 'transformers', 'diffusers', 'cv2'}"
         "service.cli",
         "workers.client",
         "workers.app",
-        "workers.supervisor",
+        "workers.deployment.supervisor",
         "workers.housekeeping",
         "llm_engine.types",
         "llm_engine.config",

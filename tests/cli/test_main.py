@@ -101,7 +101,7 @@ def test_serve_refuses_what_cannot_be(option, value, named, tmp_path):
 
 
 def test_serve_hands_its_options_to_the_supervisor_over_the_environment(monkeypatch, tmp_path):
-    from workers import supervisor
+    from workers.deployment import supervisor
 
     seen = []
 

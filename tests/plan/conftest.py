@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.planning import PlanSizes, make_plan
+from workers.planning.plan import PlanSizes, make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -34,9 +34,9 @@ def test_a_plan_takes_less_than_two_seconds():
 
 def test_no_tensor_library_is_loaded():
     code = (
-        "import sys; from workers import planning, doctor_report; "
-        "planning.plan_document('minimax-h3', '8x-l40s'); "
-        "planning.plan_document('deepseek-v4-flash', '8x-l40s'); "
+        "import sys; from workers.planning import plan, doctor_report; "
+        "plan.plan_document('minimax-h3', '8x-l40s'); "
+        "plan.plan_document('deepseek-v4-flash', '8x-l40s'); "
         "doctor_report.examine('8x-l40s'); "
         "print([m for m in ('torch', 'triton', 'transformers', 'diffusers') if m in sys.modules])"
     )

@@ -12,7 +12,7 @@ import httpx
 from fastapi import FastAPI
 from PIL import Image
 
-from workers.chat_stream import ChatTiming
+from workers.chat.stream import ChatTiming
 from workers.client import Client
 from workers.protocol import (
     Artifact,

@@ -22,7 +22,7 @@ from gateway_kit import CLIP, LLM, VIDEO, FakeClient, picture_bytes, render_next
 from openai import APIError, AuthenticationError, BadRequestError, NotFoundError, OpenAI
 
 from service.__main__ import StartRefusedError, bind, connect
-from service.http_protocol import DeadlineProtocol
+from service.http.protocol import DeadlineProtocol
 from workers.protocol import ChatDelta, ChatFailed
 from workers.settings import Settings
 from workers.store import Store

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.shots import find_missing_images, parse_records, parse_shots
+from service.batch.shots import find_missing_images, parse_records, parse_shots
 
 HEAD = "shot,image,prompt"
 
@@ -141,7 +141,7 @@ def test_text_of_any_kind_never_raises(text: str) -> None:
 
 def test_the_parser_needs_no_web_framework() -> None:
     code = (
-        "import sys, service.shots\n"
+        "import sys, service.batch.shots\n"
         "print(sorted({'fastapi', 'starlette', 'sqlalchemy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,9 +18,9 @@ from PIL import Image
 from redis import Redis
 
 from workers.client import Client
+from workers.deployment.redis_server import plan_redis, trouble_with
 from workers.housekeeping import Housekeeper
 from workers.protocol import Job, JobLabels, VideoJobRequest
-from workers.redis_server import plan_redis, trouble_with
 from workers.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,11 +26,11 @@ from video_engine.types import (
     VideoRequest,
     VideoResult,
 )
-from workers import llm_serving, video_serving
-from workers.chat_stream import ChatTiming
+from workers.chat.stream import ChatTiming
+from workers.processes import llm_serving, video_serving
+from workers.processes.worker_process import Consumer, Loaded, WorkerParts, WorkerRole, run_worker
 from workers.protocol import LLMLimits
 from workers.settings import Settings
-from workers.worker_process import Consumer, Loaded, WorkerParts, WorkerRole, run_worker
 
 FAST_CHAT = ChatTiming(
     alive_ttl_s=2, alive_refresh_s=0.3, alive_grace_s=1.0, watch_s=0.05, silence_s=0.5
@@ -106,9 +106,7 @@ class ScriptedVideo:
             if script.do == "kill" and step == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             percent = 10 + 80 * (step + 1) / script.steps
-            yield Progress(
-                stage=Stage.DENOISE, step=step + 1, steps=script.steps, percent=percent
-            )
+            yield Progress(stage=Stage.DENOISE, step=step + 1, steps=script.steps, percent=percent)
         self._note(f"end {script.name}")
         yield VideoResult(clip=None, fps=8.0, recipe={"name": script.name})  # type: ignore[arg-type]
 
@@ -213,9 +211,7 @@ def video_role(settings: Settings, log: Path) -> WorkerRole[ScriptedVideo]:
     def serve(parts: WorkerParts, loaded: Loaded[ScriptedVideo]) -> Consumer:
         return video_serving.serve_engine(parts, loaded, write_recipe)
 
-    return WorkerRole(
-        role="video", model=settings.video_model, devices="", load=load, serve=serve
-    )
+    return WorkerRole(role="video", model=settings.video_model, devices="", load=load, serve=serve)
 
 
 def chat_role(settings: Settings, log: Path) -> WorkerRole[ScriptedChat]:

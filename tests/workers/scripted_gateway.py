@@ -5,7 +5,7 @@ from __future__ import annotations
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from workers.client import Client
-from workers.process import watch_parent
+from workers.processes.parent import watch_parent
 from workers.settings import Settings
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from workers.deployment.supervisor import Commands, Supervisor
 from workers.settings import Settings
-from workers.supervisor import Commands, Supervisor
 
 if __name__ == "__main__":
     here, log = Path(__file__).parent, sys.argv[1]

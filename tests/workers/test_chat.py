@@ -12,7 +12,7 @@ import pytest
 from workers.app import send
 
 # Times of the gateway's side; the scripted worker has the same in `scripted.FAST_CHAT`.
-from workers.chat_stream import ChatTiming, cancel_key
+from workers.chat.stream import ChatTiming, cancel_key
 from workers.client import Client, NoWorker
 from workers.presence import worker_id
 from workers.protocol import ChatMessage, ChatParams, ChatRequest

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.app import queue_name
-from workers.chat_reader import Subscription
-from workers.chat_stream import StreamEntry
-from workers.child import ChildLog, RestartBudget
-from workers.eta import Eta
-from workers.progress import ProgressReport
+from workers.chat.reader import Subscription
+from workers.chat.stream import StreamEntry
+from workers.deployment.child import ChildLog, RestartBudget
 from workers.protocol import ChatDelta
+from workers.render.eta import Eta
+from workers.render.progress import ProgressReport
 
 
 def test_restarts_are_bounded_by_the_minute():
@@ -83,7 +83,7 @@ def test_different_models_have_different_queues(one, other):
 
 
 def test_a_log_is_rotated_and_keeps_its_tail(tmp_path, monkeypatch):
-    monkeypatch.setattr("workers.child._MAX_LOG_BYTES", 50)
+    monkeypatch.setattr("workers.deployment.child._MAX_LOG_BYTES", 50)
     shown = []
     log = ChildLog(tmp_path / "a.log", shown.append)
     log.write(b"x" * 60 + b"\nhalf ")
@@ -94,7 +94,7 @@ def test_a_log_is_rotated_and_keeps_its_tail(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "module", ["client", "app", "supervisor", "housekeeping", "settings", "protocol"]
+    "module", ["client", "app", "deployment.supervisor", "housekeeping", "settings", "protocol"]
 )
 def test_what_the_gateway_imports_is_free_of_engines(module):
     code = (

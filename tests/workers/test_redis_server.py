@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from workers import redis_server
-from workers.redis_server import (
+from workers.deployment import redis_server
+from workers.deployment.redis_server import (
     RedisUnusable,
     check_policy,
     clear_leftover,

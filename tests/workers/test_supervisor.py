@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from workers.deployment.supervisor import Commands, Supervisor
 from workers.settings import Settings
-from workers.supervisor import Commands, Supervisor
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

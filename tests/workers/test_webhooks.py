@@ -11,10 +11,10 @@ from ipaddress import ip_address
 import pytest
 from standardwebhooks import Webhook
 
-from workers.outbound_address import AddressRefused, is_public, resolve_target
 from workers.protocol import JobLabels, VideoJobRequest
 from workers.store import open_store
-from workers.webhook_sender import BACKOFF_S, WebhookSender, webhook_secret
+from workers.webhooks.outbound_address import AddressRefused, is_public, resolve_target
+from workers.webhooks.sender import BACKOFF_S, WebhookSender, webhook_secret
 
 SECRET = "whsec_" + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LTEyMzQ="
 

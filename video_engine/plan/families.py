@@ -14,18 +14,23 @@ from video_engine.errors import ModelNotFound, UnsupportedModel
 from video_engine.plan.request import ClipRequest
 
 PRESETS = Path(__file__).parent.parent / "presets"
+# models whose own folder is part of the package
+SHIPPED: Mapping[str, Path] = {
+    "motion-small": Path(__file__).parent.parent / "models" / "motion_small" / "weights",
+}
 INDEX_NAMES = ("model_index.json", "modular_model_index.json")
 
 # pipeline class -> module with `describe(components, clip)`
 FAMILIES: Mapping[str, str] = {
     "WanImageToVideoPipeline": "video_engine.plan.wan",
     "MiniMaxH3ModularPipeline": "video_engine.plan.minimax_h3",
+    "MotionSmall": "video_engine.plan.motion_small",
 }
 
 
 def preset_names() -> tuple[str, ...]:
     """The models whose configs come with the package, sorted."""
-    return tuple(sorted(file.stem for file in PRESETS.glob("*.json")))
+    return tuple(sorted([*SHIPPED, *(file.stem for file in PRESETS.glob("*.json"))]))
 
 
 def preset(name: str) -> dict[str, Any]:
@@ -35,7 +40,7 @@ def preset(name: str) -> dict[str, Any]:
     """
     if name not in preset_names():
         raise ModelNotFound(f"no preset {name!r}; there are: {', '.join(preset_names())}")
-    return _read(PRESETS / f"{name}.json")
+    return read_folder(SHIPPED[name]) if name in SHIPPED else _read(PRESETS / f"{name}.json")
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
@@ -47,7 +52,9 @@ def read_folder(folder: Path) -> dict[str, Any]:
     if index is None:
         raise UnsupportedModel(f"{folder} holds neither {' nor '.join(INDEX_NAMES)}")
     configs = sorted(folder.glob("*/config.json"))
-    return {"model_index": _read(index)} | {file.parent.name: _read(file) for file in configs}
+    own = {file.stem.removesuffix("_config"): _read(file) for file in folder.glob("*_config.json")}
+    parts = {file.parent.name: _read(file) for file in configs}
+    return {"model_index": _read(index)} | own | parts
 
 
 def describe(components: Mapping[str, Any], clip: ClipRequest, *, name: str) -> ModelShape:

@@ -27,7 +27,7 @@ def describe(components: Mapping[str, Any], clip: ClipRequest) -> ModelShape:
     channels = int(vae["z_dim"])
     clip = clip.or_default(*_DEFAULT_CLIP[channels])
     rows = Rows(_sequence(model, vae, clip), clip.dtype)
-    groups = _groups(model, rows, clip.text_tokens)
+    groups = transformer_groups(model, rows, clip.text_tokens)
     num_experts = 2 if components.get("transformer_2") else 1
     weights = _VAE_WEIGHTS[channels]
     text = network(
@@ -59,7 +59,10 @@ def _sequence(model: Mapping[str, Any], vae: Mapping[str, Any], clip: ClipReques
     return frames * (clip.width // across) * (clip.height // across)
 
 
-def _groups(model: Mapping[str, Any], rows: Rows, text_tokens: int) -> tuple[LayerGroup, ...]:
+def transformer_groups(
+    model: Mapping[str, Any], rows: Rows, text_tokens: int
+) -> tuple[LayerGroup, ...]:
+    """The layers of a WanTransformer3DModel over `rows` video rows."""
     heads, head_dim = int(model["num_attention_heads"]), int(model["attention_head_dim"])
     width, inner = heads * head_dim, int(model["ffn_dim"])
     text = Rows(text_tokens, rows.dtype)

@@ -10,7 +10,7 @@ from video_engine.models.motion_small.cover import cover_factors
 from video_engine.models.motion_small.cutout import cut_out
 from video_engine.models.motion_small.layers import split_motion
 from video_engine.models.motion_small.layout import node_coordinates, picture_layout
-from video_engine.models.motion_small.render import clean_motion, render
+from video_engine.models.motion_small.render import clean_motion, margin_px, render
 from video_engine.models.motion_small.warp import PixelGrid, sample
 from video_engine.train.flows import MotionDraw, make_flow
 
@@ -82,8 +82,9 @@ def test_whole_pixel_shift_agrees_with_scipy() -> None:
 
 def test_canvas_holds_the_picture_and_continues_at_its_rim() -> None:
     picture = textured(90, 120)
-    canvas = extend_picture(picture)
+    canvas = extend_picture(picture, 30)
     m = canvas.margin
+    assert m == 30
     assert np.array_equal(canvas.pixels[m:-m, m:-m], picture)
     jump = np.abs(canvas.pixels[m:-m, m - 1].astype(int) - picture[:, 0])
     assert jump.mean() < 8
@@ -157,3 +158,10 @@ def test_wide_picture_rotates_without_shear() -> None:
     y, x = (np.mgrid[0:96, 0:192] - np.array([47.5, 95.5])[:, None, None]) / half
     radius = np.hypot(x + dense[0], y + dense[1])
     np.testing.assert_allclose(radius, np.hypot(x, y), atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [("zoom in", 2, 12), ("zoom out", 10, 24)])
+def test_margin_is_what_the_motion_needs(kind: str, least: int, most: int) -> None:
+    layout = picture_layout(textured(128, 128), 32)
+    flow = clean_motion(make_flow(kind, layout, MotionDraw()), 5)
+    assert least <= margin_px(flow, np.ones(5, np.float32), layout.extent, 63.5) <= most

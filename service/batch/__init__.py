@@ -1,0 +1,1 @@
+"""The render queue: shot lists, batches, their contact sheet."""

@@ -1,0 +1,1 @@
+"""Chat events as OpenAI answers, whole or streamed."""

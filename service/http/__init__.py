@@ -1,0 +1,1 @@
+"""Below the routes: bodies, errors, streams, files, deadlines."""

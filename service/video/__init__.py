@@ -1,0 +1,1 @@
+"""From what a caller sends to a job with every choice made."""

@@ -1,0 +1,1 @@
+"""Chat requests between gateway and language worker, over Redis Streams."""

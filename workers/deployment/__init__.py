@@ -1,0 +1,1 @@
+"""`lanewise serve`: what it checks, starts, keeps running and stops."""

@@ -1,0 +1,1 @@
+"""`lanewise doctor` and `lanewise plan`: what would run, and why."""

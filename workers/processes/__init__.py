@@ -1,0 +1,1 @@
+"""The worker processes: a resident engine at a queue."""

@@ -1,0 +1,77 @@
+"""A resident language engine at the queue: many requests at once, one pump each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from redis import Redis
+
+from workers.chat.publisher import ChatPublisher
+from workers.chat.runner import ChatEngine, ChatRunner
+from workers.chat.watcher import ChatWatcher
+from workers.processes.tasks import register_chat
+from workers.processes.worker_process import Consumer
+from workers.protocol import WorkerState
+
+if TYPE_CHECKING:
+    from workers.chat.stream import ChatTiming
+    from workers.processes.worker_process import WorkerParts
+
+_logger = logging.getLogger(__name__)
+SOFT_LIMIT_S = 15.0
+DRAIN_LIMIT_S = 25.0
+_SOCKET_TIMEOUT_S = 30.0
+
+
+def serve_engine(
+    parts: WorkerParts,
+    engine: ChatEngine,
+    timing: ChatTiming,
+    *,
+    close_engine: Callable[[], None] = lambda: None,
+) -> Consumer:
+    """Register the chat task for a resident engine.
+
+    A worker that drains lets its chats run for 15 s, then ends them with an error; one whose
+    engine died ends with exit code 1.
+    """
+    redis = Redis.from_url(parts.settings.redis_url, socket_timeout=_SOCKET_TIMEOUT_S)
+    publisher = ChatPublisher(redis, parts.worker, timing)
+    watcher = ChatWatcher(redis, timing)
+    died = threading.Event()
+
+    def on_load(num_running: int) -> None:
+        parts.presence.update(state=WorkerState.BUSY if num_running else WorkerState.IDLE)
+
+    def on_dead(reason: str) -> None:
+        if not parts.drain.is_on and not died.is_set():
+            died.set()
+            _logger.error("the engine is dead, so this worker ends: %s", reason)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def leave_now() -> None:
+        parts.presence.leave()
+        os._exit(int(died.is_set()))
+
+    def close() -> None:
+        close_engine()
+        watcher.stop()
+        publisher.stop()
+        redis.close()
+
+    runner = ChatRunner(engine, redis, publisher, watcher, on_load=on_load, on_dead=on_dead)
+    publisher.start()
+    watcher.start()
+    parts.drain.after(SOFT_LIMIT_S, runner.drain)
+    parts.drain.after(DRAIN_LIMIT_S, leave_now)
+    register_chat(parts.app, runner.run)
+    return Consumer(
+        concurrency=parts.settings.max_chat_streams,
+        close=close,
+        exit_code=lambda: int(died.is_set()),
+    )

@@ -1,0 +1,1 @@
+"""One video job on a worker: claim, progress, files, finish."""

@@ -1,0 +1,1 @@
+"""Delivery of webhooks: signed, guarded, repeated."""
