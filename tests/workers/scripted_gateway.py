@@ -5,7 +5,7 @@ from __future__ import annotations
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from workers.client import Client
-from workers.processes.parent import watch_parent
+from workers.parent import watch_parent
 from workers.settings import Settings
 
 

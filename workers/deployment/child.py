@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.processes.parent import parent_death_signal
+from workers.parent import parent_death_signal
 
 _CHUNK_BYTES = 65_536
 _MAX_LINE_BYTES = 4_096

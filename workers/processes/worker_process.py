@@ -15,9 +15,9 @@ from celery.signals import worker_ready, worker_shutting_down
 
 from workers.app import Role, make_app, queue_name, served_name
 from workers.drain import Drain
+from workers.parent import watch_parent
 from workers.planning.plan import PlanFailed, plan_document
 from workers.presence import Presence, worker_id
-from workers.processes.parent import watch_parent
 from workers.protocol import LLMLimits, VideoLimits, WorkerFacts, WorkerState
 from workers.store import open_store
 from workers.store.clock import utc_now
