@@ -18,11 +18,12 @@ demo: setup  ## one chat, one picture to video, on a CPU, with everything includ
 serve: setup  ## the service with your settings and models, until Ctrl-C
 	@$(VENV_PYTHON) -m service.cli serve
 
+# Triton decides at import whether kernels are interpreted, so the switch is set before Python starts.
 test: setup  ## the whole suite that needs no GPU
-	@$(VENV_PYTHON) -m pytest -m "not gpu"
+	@TRITON_INTERPRET=1 $(VENV_PYTHON) -m pytest -m "not gpu"
 
 test-fast: setup  ## the part of the suite that answers within about a minute
-	@$(VENV_PYTHON) -m pytest -m "not gpu and not slow"
+	@TRITON_INTERPRET=1 $(VENV_PYTHON) -m pytest -m "not gpu and not slow"
 
 check: setup  ## format, lint, types, import contracts, generated docs; prints the longest files
 	@$(VENV_PYTHON) -m ruff format --check .
