@@ -1,0 +1,1 @@
+"""motion-small: a small diffusion transformer that animates a picture by generating its motion."""
