@@ -63,7 +63,9 @@ def _candidates(
     in_order: list[tuple[Implementation, Source]] = []
     if spec.name in tuned:
         in_order.append((spec.find(tuned[spec.name]), "tuned"))
-    in_order += [(i, "default") for i in spec.implementations if i.name != tuned.get(spec.name)]
+    for implementation in spec.implementations:
+        if implementation.name != tuned.get(spec.name):
+            in_order.append((implementation, "default"))
     return tuple(in_order)
 
 

@@ -44,7 +44,7 @@ def quantise_rows(x_TD: torch.Tensor, quant: str) -> tuple[torch.Tensor, torch.T
         values = scaled.round().to(torch.int8)
     else:
         values = scaled.float().to(torch.float8_e4m3fn)
-    return values.reshape(num_rows, -1)[:, :width].contiguous(), scale_TG.float()
+    return values.reshape(num_rows, num_groups * group)[:, :width].contiguous(), scale_TG.float()
 
 
 def dequantise_rows(values_TD: torch.Tensor, scale_TG: torch.Tensor, quant: str) -> torch.Tensor:

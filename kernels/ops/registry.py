@@ -12,7 +12,22 @@ if TYPE_CHECKING:
     from kernels.spec import OpSpec
 
 OPS: Mapping[str, str] = {
+    "adaln_modulate": "kernels.ops.adaln_modulate.spec",
+    "block_fp8_gemm": "kernels.ops.block_fp8_gemm.spec",
+    "full_attention": "kernels.ops.full_attention.spec",
+    "gemm": "kernels.ops.gemm.spec",
+    "indexer_topk": "kernels.ops.indexer_topk.spec",
+    "int8_wire": "kernels.ops.int8_wire.spec",
+    "moe_gemm": "kernels.ops.moe_gemm.spec",
+    "moe_router": "kernels.ops.moe_router.spec",
+    "paged_decode": "kernels.ops.paged_decode.spec",
+    "paged_prefill": "kernels.ops.paged_prefill.spec",
     "rms_norm": "kernels.ops.rms_norm.spec",
+    "rotary_insert": "kernels.ops.rotary_insert.spec",
+    "sampler": "kernels.ops.sampler.spec",
+    "sparse_mla": "kernels.ops.sparse_mla.spec",
+    "sparse_shared_kv": "kernels.ops.sparse_shared_kv.spec",
+    "swiglu": "kernels.ops.swiglu.spec",
 }
 
 

@@ -64,9 +64,7 @@ def test_every_ue8m0_byte_decodes_as_torch_does():
 
 
 decoded_cases = [
-    case
-    for case in SPEC.cases
-    if not SPEC.find("triton_decoded").unmet(load_traits("sm_80"), case)
+    case for case in SPEC.cases if not SPEC.find("triton_decoded").unmet(load_traits("sm_80"), case)
 ]
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 import triton
 import triton.language as tl
 from hypothesis import given, settings
@@ -99,9 +99,7 @@ def test_grouped_in_the_kernel_equals_the_loop_for_any_routing(ids, clamp):
     is_as_exact_as_the_loop(in_triton, ids, "bfloat16", clamp)
 
 
-@pytest.mark.parametrize(
-    "run", [reference, on_cpu, pytest.param(in_triton, marks=interpreted)]
-)
+@pytest.mark.parametrize("run", [reference, on_cpu, pytest.param(in_triton, marks=interpreted)])
 def test_experts_without_tokens_are_never_read(run):
     ids = torch.tensor([[0, 3], [3, 0], [3, 1]], dtype=torch.int32)
     x, ids, weights, experts = arguments(ids, "bfloat16")
@@ -174,9 +172,7 @@ def test_both_products_take_blocks_of_the_same_rows():
 
 
 def test_formats_that_fp16_cannot_hold_are_refused():
-    case = Case(
-        dtype="fp16", sizes=dict.fromkeys("TEkDI", 32), options={"weights": "mxfp4"}
-    )
+    case = Case(dtype="fp16", sizes=dict.fromkeys("TEkDI", 32), options={"weights": "mxfp4"})
     reasons = SPEC.find("triton").unmet(load_traits("sm_90"), case)
     assert "may overflow in fp16" in reasons[0]
 

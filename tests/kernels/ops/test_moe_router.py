@@ -105,9 +105,7 @@ def test_chosen_experts_lie_in_the_kept_groups(seed, score, kept):
 
 @interpreted
 @settings(max_examples=6, deadline=None)
-@given(
-    seed=st.integers(0, 999), score=chosen_scores, kept=st.integers(1, 4), ties=st.booleans()
-)
+@given(seed=st.integers(0, 999), score=chosen_scores, kept=st.integers(1, 4), ties=st.booleans())
 def test_the_kernel_chooses_what_the_reference_chooses(seed, score, kept, ties):
     logits = logits_of(seed)
     logits = logits.round() if ties else logits

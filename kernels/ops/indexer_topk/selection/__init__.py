@@ -1,0 +1,1 @@
+"""The best of a stream of scores."""
