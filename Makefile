@@ -20,10 +20,11 @@ serve: setup  ## the service with your settings and models, until Ctrl-C
 
 # Triton decides at import whether kernels are interpreted, so the switch is set before Python starts.
 test: setup  ## the whole suite that needs no GPU
-	@TRITON_INTERPRET=1 $(VENV_PYTHON) -m pytest -m "not gpu"
+	@TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup -m "not gpu"
 
 test-fast: setup  ## the part of the suite that answers within about a minute
-	@TRITON_INTERPRET=1 $(VENV_PYTHON) -m pytest -m "not gpu and not slow"
+	@TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup \
+		-m "not gpu and not slow"
 
 check: setup  ## format, lint, types, import contracts, generated docs; prints the longest files
 	@$(VENV_PYTHON) -m ruff format --check .

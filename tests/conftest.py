@@ -173,6 +173,18 @@ def ended(service: Service) -> None:
             process.kill()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two test processes share out files, so that a file's models load once.
+
+    All that use the running service stay together: it is started once.
+    """
+    for item in items:
+        fixtures: list[str] = getattr(item, "fixturenames", [])
+        group = "running service" if "running_service" in fixtures else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def running_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One service for all tests that only talk to it."""

@@ -13,16 +13,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("op", sorted(OPS))
-def test_an_op_stays_within_its_budget(op, tmp_path):
-    """In a process of its own: what is interpreted here cannot be compiled here."""
+def test_an_op_stays_within_its_budget(op):
+    """In a process of its own: what is interpreted here cannot be compiled here.
+
+    Triton keeps what it compiled in its own cache, by the hash of the source.
+    """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     finished = subprocess.run(
         [sys.executable, "tools/kernel_budgets.py", op],
         cwd=ROOT,
-        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr

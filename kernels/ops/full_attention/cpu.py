@@ -15,8 +15,9 @@ def flash(
     is_causal: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp of (batch, heads, rows, head dim); strides of 0 copy nothing."""
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return kernel(q, k, v, is_causal=is_causal, attn_mask=mask, scale=scale)
+    return torch._scaled_dot_product_flash_attention_for_cpu(  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        q, k, v, is_causal=is_causal, attn_mask=mask, scale=scale
+    )
 
 
 def full_attention(
