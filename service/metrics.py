@@ -136,7 +136,7 @@ class _StoreGauges(Collector):
             running.add_metric((kind.value,), sum(counts.get((kind, s), 0) for s in active))
             for status in JobStatus:
                 jobs.add_metric((kind.value, status.value), counts.get((kind, status), 0))
-        yield from (jobs, depth, running, self._worker_ages())
+        yield from (jobs, depth, running, self._worker_ages(), self._no_fallback())
 
     def _worker_ages(self) -> Metric:
         ages = GaugeMetricFamily(
@@ -148,3 +148,17 @@ class _StoreGauges(Collector):
             labels = (worker.role, worker.model, worker.state.value, worker.id)
             ages.add_metric(labels, max((now - worker.beat_at).total_seconds(), 0.0))
         return ages
+
+    def _no_fallback(self) -> Metric:
+        """Share of a plan's work and traffic on fused or vendor kernels, by phase."""
+        family = GaugeMetricFamily(
+            "lanewise_plan_no_fallback_ratio",
+            "Share of the launch plan that no generic kernel runs.",
+            labels=("role", "model", "phase", "device", "of"),
+        )
+        for worker in self._workers():
+            for score in (worker.plan or {}).get("scores", ()):
+                names = (worker.role, worker.model, score["phase"], score["device"])
+                family.add_metric((*names, "flops"), score["flops"])
+                family.add_metric((*names, "traffic"), score["traffic"])
+        return family

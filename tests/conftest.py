@@ -180,6 +180,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     All that use the running service stay together: it is started once.
     """
     for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue  # it says itself where it belongs
         fixtures: list[str] = getattr(item, "fixturenames", [])
         group = "running service" if "running_service" in fixtures else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))

@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("op", sorted(OPS))
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, marks=pytest.mark.xdist_group(f"offline {op}")) for op in sorted(OPS)]
+)
 def test_an_op_stays_within_its_budget(op):
     """In a process of its own: what is interpreted here cannot be compiled here.
 

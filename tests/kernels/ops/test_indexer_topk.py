@@ -164,3 +164,8 @@ def test_a_table_without_sequences_is_refused():
     broken = Keys(values_PD=keys.values_PD, table_BM=torch.zeros(1, 4).int(), page_size=16)
     with pytest.raises(ShapeError, match="come together"):
         indexer_topk(q, weight, broken, bound, k=3, scale=1.0)
+
+
+def test_a_block_that_a_tile_does_not_hold_is_refused():
+    with pytest.raises(ShapeError, match="block_size is 12"):
+        candidate_blocks(*arguments(0), num_blocks=2, scale=1.0, block_size=12)

@@ -33,7 +33,7 @@ from video_engine.types import Clip, Conditioning, Latents, VideoLimits, VideoRe
 LIMITS = VideoLimits(
     min_side=64,
     max_side=4096,
-    side_multiple=1,
+    side_multiple=2,  # H.264 halves the colour planes: odd sides cannot be encoded
     max_area=2560 * 1440,
     default_area=512 * 512,
     min_frames=2,
