@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidates", "Keys", "candidate_blocks", "indexer_topk"]
 
+# A tile of keys holds whole blocks.
+BLOCK_SIZES = (2, 4, 8, 16, 32)
+
 
 def indexer_topk(
     q_THD: torch.Tensor,
@@ -56,9 +59,13 @@ def candidate_blocks(
     """The `num_blocks` blocks with the largest score in them, and always the newest one.
 
     Shapes: as `indexer_topk`; `block_size` divides 32.
-    Raises: as `indexer_topk`.
+    Raises: ShapeError for another block size; else as `indexer_topk`.
     Source: DeepSeek-V4.1, candidate blocks (2048 blocks of 8 entries).
     """
+    from kernels.errors import ShapeError
+
+    if block_size not in BLOCK_SIZES:
+        raise ShapeError(f"block_size is {block_size}; it must be one of {BLOCK_SIZES}")
     run = _implementation(q_THD, weight_TH, keys, bound_T, num_blocks, None, impl)
     blocks_TN, _ = run(
         q_THD, weight_TH, keys, bound_T, k=num_blocks, scale=scale, maxima_of=block_size

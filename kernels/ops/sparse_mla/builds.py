@@ -17,13 +17,13 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def _signature(group: int) -> dict[str, str]:
+def _signature(group: int, scales: str, output: str) -> dict[str, str]:
     """Types by argument, in the kernel's order; rows are bytes where they have scales."""
-    values, scales = ("*u8", "*fp32") if group else ("*bf16", "*bf16")
+    values, scales = ("*u8", scales) if group else ("*bf16", "*bf16")
     pool = {"values_ptr": values, "scale_ptr": scales, "tail_ptr": "*bf16"}
     window = {f"window_{name}": kind for name, kind in pool.items()}
     return (
-        {"q_ptr": "*bf16", "o_ptr": "*bf16"}
+        {"q_ptr": "*bf16", "o_ptr": output}
         | dict.fromkeys(_FLOAT, "*fp32")
         | {_INDEX[0]: "*i32"}
         | pool
@@ -51,8 +51,13 @@ def build(
     group: int,
     is_tail_value: bool,
     has_window: bool = False,
+    scales: str = "*fp32",
+    output: str = "*bf16",
 ) -> Iterator[Build]:
-    """A configuration at 64 heads or more, once for every tile that a family takes."""
+    """A configuration at 64 heads or more, once for every tile that a family takes.
+
+    `output` is float32 in decoding, where the splits of a token's rows are merged afterwards.
+    """
     variants = {family: _variant(load_traits(family), group) for family in TARGETS}
     for tile, converts in dict.fromkeys(variants.values()):
         rows = row_constants(tile, num_values, num_tail, group, is_tail_value=is_tail_value)
@@ -64,7 +69,7 @@ def build(
         yield Build(
             name=f"{name} {_name(tile, converts)}",
             kernel="kernels.ops.sparse_mla.triton_kernel:sparse_rows_kernel",
-            signature=_signature(group),
+            signature=_signature(group, scales, output),
             constexprs=rows
             | {
                 "HAS_WINDOW": has_window,
@@ -72,9 +77,27 @@ def build(
                 "HEADS": tile.heads,
                 "KEYS": tile.keys,
                 "CHUNK": CHUNK,
+                "ALIGNED": True,
                 "HAS_E4M3": converts,
             },
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
             skip=others,
         )
+
+
+def merge_build(width: int, splits: int) -> Build:
+    """The merge of the parts of a token's rows."""
+    return Build(
+        name=f"merge {splits} of {width}",
+        kernel="kernels.ops.sparse_mla.triton_kernel:merge_splits_kernel",
+        signature={
+            "part_ptr": "*fp32",
+            "part_lse_ptr": "*fp32",
+            "o_ptr": "*bf16",
+            "lse_ptr": "*fp32",
+            "num_heads": "i32",
+            "num_splits": "i32",
+        },
+        constexprs={"OUT": width, "BLOCK_OUT": width, "SPLITS": splits},
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.ops.sparse_mla.builds import build
+from kernels.ops.sparse_mla.builds import build, merge_build
 from kernels.requirements import dtype_in, through_triton
 from kernels.spec import ITEM_BYTES, Case, Implementation, OpSpec, Tier
 
@@ -68,13 +68,20 @@ SPEC = OpSpec(
     peers=("flash_mla", "flashinfer"),
 )
 
-BUILDS = tuple(
-    built
-    for name, tail, group in (
-        ("L512 R64 bf16", 64, 0),
-        ("L512 R64 fp8", 64, 128),
-        ("L512 R0 bf16", 0, 0),
-        ("L512 R0 fp8", 0, 128),
-    )
-    for built in build(name, num_values=512, num_tail=tail, group=group, is_tail_value=False)
+BUILDS = (
+    *(
+        built
+        for name, tail, group, output in (
+            ("prefill L512 R64 bf16", 64, 0, "*bf16"),
+            ("prefill L512 R64 fp8", 64, 128, "*bf16"),
+            ("prefill L512 R0 bf16", 0, 0, "*bf16"),
+            ("prefill L512 R0 fp8", 0, 128, "*bf16"),
+            ("decode L512 R64 bf16", 64, 0, "*fp32"),
+            ("decode L512 R64 fp8", 64, 128, "*fp32"),
+        )
+        for built in build(
+            name, num_values=512, num_tail=tail, group=group, is_tail_value=False, output=output
+        )
+    ),
+    merge_build(512, 32),
 )

@@ -65,14 +65,23 @@ def slice_columns(SLICES: tl.constexpr, SLICE: tl.constexpr):
 def load_index(index_ptr, tile, num_rows, KEYS: tl.constexpr):
     """Rows of a tile of an index, -1 beyond its end."""
     place = tile * KEYS + tl.arange(0, KEYS)
-    return tl.load(index_ptr + place, mask=place < num_rows, other=-1).to(tl.int64)
+    return tl.load(index_ptr + place, mask=place < num_rows, other=-1).to(tl.int32)
+
+
+@triton.jit
+def row_starts(pool_ptr, where, stride, ALIGNED: tl.constexpr):
+    """Addresses of the rows of a pool; where 16 bytes divide them, loads are as wide."""
+    if ALIGNED:
+        return tl.multiple_of(pool_ptr + where * stride, (16, 16, 16))
+    else:
+        return pool_ptr + where * stride
 
 
 @triton.jit
 def load_rows(
     row, values_ptr, scale_ptr, tail_ptr, values_stride, scale_stride, tail_stride,
     N: tl.constexpr, R: tl.constexpr, SLICES: tl.constexpr, SLICE: tl.constexpr,
-    TAIL_SLICE: tl.constexpr, GROUP: tl.constexpr, TAIL: tl.constexpr,
+    TAIL_SLICE: tl.constexpr, GROUP: tl.constexpr, TAIL: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Rows in slices, as they are stored: values (SLICES, rows, SLICE), scales, tail.
 
@@ -80,23 +89,27 @@ def load_rows(
     """
     first = tl.arange(0, SLICES)[:, None, None] * SLICE
     column = slice_columns(SLICES, SLICE)
-    where = row[None, :, None]
+    where = row.to(tl.int64)[None, :, None]
     is_row = where >= 0
     is_value = is_row
     if N != SLICES * SLICE:
         is_value = is_row & (column < N)
-    x = tl.load(values_ptr + where * values_stride + column, mask=is_value, other=0)
+    values = row_starts(values_ptr, where, values_stride, ALIGNED)
+    x = tl.load(values + column, mask=is_value, other=0)
     scale = x
     if GROUP != 0:
         scales = scale_ptr + where * scale_stride + first // GROUP
         scale = tl.load(scales, mask=is_row & (first < N), other=0)
+        if scale.dtype == tl.uint8:
+            scale = (scale.to(tl.int32) << 23).to(tl.float32, bitcast=True)
     tail = x
+    tails = row_starts(tail_ptr, where, tail_stride, ALIGNED)
     if TAIL == TAIL_INSIDE:
         is_tail = is_row & (column >= N) & (column < N + R)
-        tail = tl.load(tail_ptr + where * tail_stride + column - N, mask=is_tail, other=0.0)
+        tail = tl.load(tails + (column - N), mask=is_tail, other=0.0)
     if TAIL == TAIL_APART:
         column = slice_columns(SLICES, TAIL_SLICE)
-        tail = tl.load(tail_ptr + where * tail_stride + column, is_row & (column < R), other=0.0)
+        tail = tl.load(tails + column, is_row & (column < R), other=0.0)
     return x, scale, tail
 
 
@@ -107,8 +120,6 @@ def decode_rows(
 ):  # fmt: skip
     """Loaded rows as (SLICES, rows, SLICE) in `dtype`: e4m3 times its scale, the tail in place."""
     if GROUP != 0:
-        if scale.dtype == tl.uint8:
-            scale = (scale.to(tl.int32) << 23).to(tl.float32, bitcast=True)
         x = cast(decode_e4m3(x, HAS_E4M3) * scale, dtype)
     if TAIL == TAIL_INSIDE:
         x = tl.where(slice_columns(SLICES, SLICE) < N, x, tail.to(dtype))
@@ -132,7 +143,7 @@ def attend_rows(
     values_ptr, scale_ptr, tail_ptr, values_stride, scale_stride, tail_stride, scale_log2,
     N: tl.constexpr, R: tl.constexpr, SLICES: tl.constexpr, SLICE: tl.constexpr,
     TAIL_SLICE: tl.constexpr, GROUP: tl.constexpr, TAIL: tl.constexpr, KEYS: tl.constexpr,
-    HAS_E4M3: tl.constexpr,
+    ALIGNED: tl.constexpr, HAS_E4M3: tl.constexpr,
 ):  # fmt: skip
     """Take the tiles first … last - 1 of an index into the running softmax.
 
@@ -145,7 +156,7 @@ def attend_rows(
     later = load_index(index_ptr, first + 1, num_rows, KEYS)
     stored, scale, tail = load_rows(
         row, values_ptr, scale_ptr, tail_ptr, values_stride, scale_stride, tail_stride,
-        N, R, SLICES, SLICE, TAIL_SLICE, GROUP, TAIL,
+        N, R, SLICES, SLICE, TAIL_SLICE, GROUP, TAIL, ALIGNED,
     )  # fmt: skip
     for tile in range(first, last):
         x = decode_rows(stored, scale, tail, q.dtype, N, SLICES, SLICE, GROUP, TAIL, HAS_E4M3)
@@ -154,7 +165,7 @@ def attend_rows(
         row = later
         stored, scale, tail = load_rows(
             row, values_ptr, scale_ptr, tail_ptr, values_stride, scale_stride, tail_stride,
-            N, R, SLICES, SLICE, TAIL_SLICE, GROUP, TAIL,
+            N, R, SLICES, SLICE, TAIL_SLICE, GROUP, TAIL, ALIGNED,
         )  # fmt: skip
         later = load_index(index_ptr, tile + 2, num_rows, KEYS)
         sliced = product(q, tl.permute(x, (0, 2, 1)), tl.zeros([SLICES, HEADS, KEYS], tl.float32))
@@ -183,7 +194,7 @@ def sparse_rows_kernel(
     N: tl.constexpr, R: tl.constexpr, SLICES: tl.constexpr, SLICE: tl.constexpr,
     TAIL_SLICE: tl.constexpr, GROUP: tl.constexpr, TAIL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SINK: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr, CHUNK: tl.constexpr,
-    HAS_E4M3: tl.constexpr,
+    ALIGNED: tl.constexpr, HAS_E4M3: tl.constexpr,
 ):  # fmt: skip
     """One program HEADS heads of a token over one split of its rows, the window's rows first."""
     token = tl.program_id(0).to(tl.int64)
@@ -223,15 +234,15 @@ def sparse_rows_kernel(
             window_ptr, first, tl.minimum(last, num_window_tiles), num_window,
             window_values_ptr, window_scale_ptr, window_tail_ptr,
             window_values_stride, window_scale_stride, window_tail_stride, scale_log2,
-            N, R, SLICES, SLICE, TAIL_SLICE, GROUP, TAIL, KEYS, HAS_E4M3,
+            N, R, SLICES, SLICE, TAIL_SLICE, GROUP, TAIL, KEYS, ALIGNED, HAS_E4M3,
         )  # fmt: skip
     acc, total, peak = attend_rows(
         q, q_tail, acc, total, peak,
         index_ptr, tl.maximum(first - num_window_tiles, 0), last - num_window_tiles, num_rows,
         values_ptr, scale_ptr, tail_ptr, values_stride, scale_stride, tail_stride, scale_log2,
-        N, R, SLICES, SLICE, TAIL_SLICE, GROUP, TAIL, KEYS, HAS_E4M3,
+        N, R, SLICES, SLICE, TAIL_SLICE, GROUP, TAIL, KEYS, ALIGNED, HAS_E4M3,
     )  # fmt: skip
-    acc /= tl.where(total > 0, total, 1.0)[None, :, None]
+    acc *= (1.0 / tl.where(total > 0, total, 1.0))[None, :, None]
     out = (token * num_splits + split) * num_heads + head
     o_row = o_ptr + out[None, :, None] * OUT + column
     tl.store(o_row, cast(acc, o_ptr.dtype.element_ty), mask=is_inside)
@@ -324,6 +335,7 @@ def attend(
         HEADS=tile.heads,
         KEYS=tile.keys,
         CHUNK=CHUNK,
+        ALIGNED=is_aligned(rows) and is_aligned(window_rows),
         HAS_E4M3=traits.fp8_format == "e4m3fn",
         **row_constants(
             tile, rows.num_values, rows.num_tail, rows.group, is_tail_value=is_tail_value
@@ -356,6 +368,14 @@ def _pointers(rows: Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         values = values.view(torch.uint8)
         scales = scales if scales.dtype == torch.float32 else scales.view(torch.uint8)
     return values, scales, values if rows.tail_PR is None else rows.tail_PR
+
+
+def is_aligned(rows: Rows) -> bool:
+    """Whether 16 bytes divide where every row of values and of tails begins."""
+    parts = [rows.values_PN, *([] if rows.tail_PR is None else [rows.tail_PR])]
+    starts = (part.data_ptr() for part in parts)
+    strides = (part.stride(0) * part.element_size() for part in parts)
+    return all(number % 16 == 0 for number in (*starts, *strides))
 
 
 def _strides(rows: Rows) -> tuple[int, int, int]:

@@ -67,9 +67,22 @@ SPEC = OpSpec(
     peers=("flash_mla", "flashinfer"),
 )
 
-BUILDS = (
-    *build("D512 bf16", num_values=512, num_tail=0, group=0, is_tail_value=True, has_window=True),
-    *build(
-        "D448+64 fp8", num_values=448, num_tail=64, group=64, is_tail_value=True, has_window=True
-    ),
+BUILDS = tuple(
+    built
+    for phase, output in (("prefill", "*bf16"), ("decode", "*fp32"))
+    for rows, tail, group, scales in (
+        ("bf16", 0, 0, "*bf16"),
+        ("fp8", 64, 64, "*fp32"),
+        ("fp8 e8m0", 64, 64, "*u8"),
+    )
+    for built in build(
+        f"{phase} D512 {rows}",
+        num_values=512 - tail,
+        num_tail=tail,
+        group=group,
+        is_tail_value=True,
+        has_window=True,
+        scales=scales,
+        output=output,
+    )
 )
