@@ -1,6 +1,9 @@
 """What a plan derives from a config, against figures that were published or counted elsewhere."""
 
+import math
+
 import pytest
+from safetensors import safe_open
 
 from llm_engine.errors import UnsupportedModel
 from llm_engine.plan.families import FAMILIES, describe, preset, preset_names
@@ -63,10 +66,18 @@ def test_weights_of_a_language_model_add_up(name):
     assert shape(name).parameters / 1e9 == pytest.approx(PARAMETERS[name], rel=0.01)
 
 
-@pytest.mark.parametrize("name", video.preset_names())
+@pytest.mark.parametrize("name", sorted(VIDEO_PARAMETERS))
 def test_weights_of_a_video_model_add_up(name):
     found = video.describe(video.preset(name), ClipRequest(), name=name)
     assert found.parameters / 1e9 == pytest.approx(VIDEO_PARAMETERS[name], rel=0.01)
+
+
+def test_the_plan_of_motion_small_has_the_weights_that_are_shipped():
+    folder = video.SHIPPED["motion-small"] / "transformer"
+    with safe_open(folder / "diffusion_pytorch_model.safetensors", "np") as file:
+        stored = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
+    planned = video.describe(video.preset("motion-small"), ClipRequest(), name="motion-small")
+    assert planned.parameters == pytest.approx(stored, rel=0.01)
 
 
 @pytest.mark.parametrize(("name", "cache", "size"), CACHE_BYTES)
