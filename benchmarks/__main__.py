@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.report import print_table, save_json
 
 SUITES = {
+    "kernels": "benchmarks.suites.kernels",
     "motion": "benchmarks.suites.motion",
 }
 

@@ -20,6 +20,7 @@ from kernels.plan_score import PhaseScore, no_fallback_scores
 from kernels.plan_specs import Lookup, registered, specs_within_profile
 from kernels.plan_text import machine_dict, model_dict, rows_dict
 from kernels.spec import Tier
+from kernels.tuned import tuned_table
 
 if TYPE_CHECKING:
     from kernels.hardware.machine import Machine
@@ -186,7 +187,8 @@ def _decide(
     if spec is None:
         return _without_kernel(use, where, request, MISSING, COMES_LATER)
     try:
-        return choose(spec, use.case, traits, asked=request, where=where)
+        table = tuned_table(traits.name)
+        return choose(spec, use.case, traits, asked=request, where=where, tuned=table)
     except NoImplementation as error:
         return _without_kernel(use, where, request, NOTHING, str(error))
 

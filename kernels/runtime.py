@@ -12,6 +12,7 @@ from kernels.dispatch import AUTO, choose
 from kernels.hardware.detect import detect
 from kernels.hardware.traits import DeviceTraits, load_traits
 from kernels.spec import Case, OpSpec
+from kernels.tuned import tuned_table
 
 _Items = tuple[tuple[str, Any], ...]
 
@@ -39,7 +40,8 @@ def _resolve(
     spec: OpSpec, kind: str, index: int, dtype: str, sizes: _Items, options: _Items, asked: str
 ) -> Callable[..., Any]:
     case = Case(dtype=dtype, sizes=dict(sizes), options=dict(options))
-    decision = choose(spec, case, device_traits(kind, index), asked=asked)
+    traits = device_traits(kind, index)
+    decision = choose(spec, case, traits, asked=asked, tuned=tuned_table(traits.name))
     return spec.find(decision.chosen).load()
 
 

@@ -51,7 +51,7 @@ def test_quick_rows_of_two_ops_have_the_declared_keys(monkeypatch, bench, capsys
         assert row["error"] <= 2
         assert row["peers"]["liger_kernel"].startswith("n/a")
     assert all(row["ours"] > 0 for row in rows)
-    assert "repeat: python -m benchmarks kernels --quick" in capsys.readouterr().out
+    assert "python -m benchmarks kernels --quick" in capsys.readouterr().out
 
 
 def wrong(x_TD, weight_D, residual_TD=None, *, eps, quant="none"):
@@ -157,5 +157,55 @@ def test_a_child_checks_and_a_dead_one_is_a_failure(monkeypatch):
     assert not gpu_check.show(rows)
 
 
-def test_one_process_a_12_gib_share():
+def test_processes_share_the_devices_memory(monkeypatch):
+    monkeypatch.setattr(gpu_check.os, "cpu_count", lambda: 16)
     assert [gpu_check.num_workers(n << 30) for n in (8, 24, 141)] == [1, 2, 6]
+    monkeypatch.setattr(gpu_check.os, "cpu_count", lambda: 4)
+    assert gpu_check.num_workers(141 << 30) == 4
+
+
+def test_the_end_of_a_run_knows_the_better_limits(bench):
+    quiet = Limits(copy_bytes_s=2e10, read_bytes_s=5e9, gemm_flop_s={"bf16": 1e12})
+    best = bench.limits.better(quiet)
+    assert (best.copy_bytes_s, best.read_bytes_s) == (2e10, 1e10)
+    assert best.gemm_flop_s == {"fp32": 1e11, "bf16": 1e12}
+    spec, case = op_spec("swiglu"), parse_case("fp32 T=4 I=64")
+    rows = list(kernels.rows_of(spec, "", case, bench))
+    before = rows[0]["limit"]
+    kernels.relimited(rows, best)
+    assert rows[0]["limit"] == pytest.approx(before / 2)
+    assert rows[0]["of_limit"] == pytest.approx(rows[0]["limit"] / rows[0]["ours"])
+
+
+FAULTY_CHILD = """
+import json, os, sys
+device, mode, start, op = sys.argv[1:]
+for index in range(int(start), 5):
+    print(json.dumps({"begins": True, "op": op, "check": "odd", "case": index}), flush=True)
+    if index == 1:
+        os._exit(139)
+    print(json.dumps({"passed": index != 3, "error": 1.0} | (
+        {"failure": "illegal address"} if index == 3 else {})), flush=True)
+    if index == 3:
+        sys.exit(3)
+"""
+
+
+def test_cases_behind_a_faulty_one_are_still_checked(tmp_path, monkeypatch):
+    (tmp_path / "faulty_child.py").write_text(FAULTY_CHILD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(gpu_check, "CHILD", "faulty_child")
+    task = gpu_check.Task(mode="check", ops=("gemm",))
+    rows = gpu_check.run_task(task, time.monotonic() + 60)
+    assert [row["case"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["passed"] for row in rows] == [True, False, True, False, True]
+    assert "ended with 139" in rows[1]["failure"]
+    found = gpu_check.summary(rows)["gemm"]
+    assert (found["passed"], found["checks"]) == (False, 5)
+    saved = gpu_check.save(tmp_path / "out", {"device": "NVIDIA H200 (SXM)"}, rows, 1.0)
+    assert saved.name == "gpu_check_nvidia-h200-sxm.json"
+
+
+def test_nothing_begins_after_the_time_box():
+    task = gpu_check.Task(mode="check", ops=("gemm",), device="cpu")
+    assert gpu_check.run_task(task, time.monotonic()) == []

@@ -21,9 +21,12 @@ def missing(reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Chromium or Chrome from the system, without a window."""
+    """Chromium or Chrome from the system, without a window.
+
+    Not for the session: playwright holds an event loop, and async tests could not run beside it.
+    """
     sync_api = pytest.importorskip("playwright.sync_api")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:

@@ -118,7 +118,10 @@ def test_a_video_is_created_polled_downloaded_and_deleted(openai, picture):
     assert openai.videos.download_content(video.id).read()[4:8] == b"ftyp"
     thumbnail = openai.videos.download_content(video.id, variant="thumbnail").read()
     assert Image.open(io.BytesIO(thumbnail)).width > 0
-    assert video.id in {v.id for v in openai.videos.list()}
+    # Other tests make clips of other sizes, which the client's own type does not know.
+    lenient = OpenAI(base_url=openai.base_url, api_key=openai.api_key, max_retries=0)
+    listed = lenient.videos.list()
+    assert video.id in {v.id for v in listed}
     assert openai.videos.delete(video.id).deleted
     with pytest.raises(NotFoundError):
         openai.videos.retrieve(video.id)

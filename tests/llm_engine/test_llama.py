@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from llm_engine.config import EngineConfig
+from llm_engine.decisions import decide
 from llm_engine.kv_cache import PagePool
 from llm_engine.loader import load_weights
 from llm_engine.models.base import CausalModel
@@ -38,7 +40,8 @@ def _logits(model: CausalModel, ids: list[int], sizes: list[int]) -> torch.Tenso
     """Logits at the end of each chunk, with the pages of the sequence scattered in the pool."""
     pool = PagePool(num_pages=100, page_size=4)
     pool.grow(98, 9 * 4)
-    runner = Runner(model, pool, torch.float32)
+    ops = decide(EngineConfig(model="tiny"), model.config, torch.float32).ops
+    runner = Runner(model, pool, torch.float32, ops)
     seq = Sequence(seq_id=0, token_ids=ids, num_prompt_tokens=len(ids), max_total_tokens=400)
     rows = []
     for size in sizes:
@@ -86,6 +89,7 @@ def test_bfloat16_error_is_that_of_transformers(
     pool = PagePool(num_pages=20, page_size=4)
     pool.grow(0, len(ids))
     seq = Sequence(seq_id=0, token_ids=ids, num_prompt_tokens=60, max_total_tokens=80)
-    ours = Runner(model, pool, torch.bfloat16).run([Chunk(seq, 0, len(ids), is_last=True)])
+    ops = decide(EngineConfig(model="tiny"), model.config, torch.bfloat16).ops
+    ours = Runner(model, pool, torch.bfloat16, ops).run([Chunk(seq, 0, len(ids), is_last=True)])
     assert ours is not None
     assert (ours[0] - exact).abs().max() <= 2 * (theirs - exact).abs().max()

@@ -11,6 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from llm_engine.config import EngineConfig
+from llm_engine.decisions import decide
 from llm_engine.errors import UnsupportedModel
 from llm_engine.kv_cache import PagePool
 from llm_engine.loader import load_weights
@@ -40,7 +42,8 @@ def _logits(model: CausalModel) -> torch.Tensor:
     pool = PagePool(num_pages=20, page_size=4)
     pool.grow(0, len(IDS))
     seq = Sequence(seq_id=0, token_ids=IDS, num_prompt_tokens=len(IDS), max_total_tokens=80)
-    logits = Runner(model, pool, torch.float32).run([Chunk(seq, 0, len(IDS), is_last=True)])
+    ops = decide(EngineConfig(model="tiny"), model.config, torch.float32).ops
+    logits = Runner(model, pool, torch.float32, ops).run([Chunk(seq, 0, len(IDS), is_last=True)])
     assert logits is not None
     return logits[0]
 

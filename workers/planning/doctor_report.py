@@ -19,6 +19,7 @@ from kernels.ledger import Decision, Ledger
 from kernels.ops.registry import OPS, op_spec
 from kernels.plan_specs import specs_within_profile
 from kernels.spec import Case, OpSpec, Tier
+from kernels.tuned import tuned_table
 from workers.planning.plan import PlanFailed, PlanSizes, make_plan
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _one_of_each_kind(spec: OpSpec) -> tuple[Case, ...]:
 def _decided(spec: OpSpec, case: Case, traits: DeviceTraits) -> Decision:
     where = f"{spec.name} on {traits.name}"
     try:
-        return choose(spec, case, traits, where=where)
+        return choose(spec, case, traits, where=where, tuned=tuned_table(traits.name))
     except NoImplementation as error:
         return Decision(
             kind="kernel",
