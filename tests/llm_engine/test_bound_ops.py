@@ -67,7 +67,7 @@ def test_every_op_is_recorded_once_and_shown(tiny_engine: Build) -> None:
 
 def test_the_engines_own_functions_say_why(tiny_engine: Build) -> None:
     own = [d for d in tiny_engine().ledger if d.chosen == "engine"]
-    assert [d.what for d in own] == ["sampler", "paged_decode"]
+    assert [d.what for d in own] == ["rotary_insert", "sampler", "paged_decode"]
     for decision in own:
         assert (decision.tier, decision.source) == (Tier.FUSED, "tuned")
         assert decision.rejected[0].candidate == "cpu"
@@ -77,7 +77,7 @@ def test_the_engines_own_functions_say_why(tiny_engine: Build) -> None:
 def test_what_is_recorded_is_what_runs(
     counted: dict[str, int], tiny_engine: Build, make_request: Make
 ) -> None:
-    engine = tiny_engine(prefill_chunk_tokens=16)
+    engine = tiny_engine(kernels={"rotary_insert": "counted"})
     chosen = {d.what: d.chosen for d in engine.ledger if d.where == bound_ops.WHERE}
     assert [chosen[name] for name in CALLED] == ["counted"] * len(CALLED)
     params: dict[str, Any] = {"temperature": 0.0, "max_tokens": 5, "ignore_eos": True, "n": 2}
@@ -95,21 +95,24 @@ def test_what_is_recorded_is_what_runs(
     }
 
 
+@pytest.mark.parametrize("asked", ["torch", "cpu"])
 @pytest.mark.parametrize("op", CALLED)
 def test_a_request_is_met(
-    op: str, tiny_engine: Build, make_request: Make, tokens_of: Callable[..., Any]
+    op: str, asked: str, tiny_engine: Build, make_request: Make, tokens_of: Callable[..., Any]
 ) -> None:
     request = make_request("a", range(40), temperature=0.0, max_tokens=8, ignore_eos=True)
-    engine = tiny_engine(kernels={op: "torch"})
+    engine = tiny_engine(kernels={op: asked})
     (decision,) = [d for d in engine.ledger if d.what == op]
-    expected = ("torch", "torch", Tier.GENERIC, "explicit")
+    tier = Tier.GENERIC if asked == "torch" else Tier.FUSED
+    expected = (asked, asked, tier, "explicit")
     assert (decision.asked, decision.chosen, decision.tier, decision.source) == expected
     assert _answer(engine, request, tokens_of) == _answer(tiny_engine(), request, tokens_of)
 
 
-def test_the_engines_sampler_can_be_asked_for(tiny_engine: Build) -> None:
-    engine = tiny_engine(kernels={"sampler": "engine"})
-    assert [d.source for d in engine.ledger if d.what == "sampler"] == ["explicit"]
+@pytest.mark.parametrize("op", ["sampler", "rotary_insert"])
+def test_the_engines_own_can_be_asked_for(tiny_engine: Build, op: str) -> None:
+    (decision,) = [d for d in tiny_engine(kernels={op: "engine"}).ledger if d.what == op]
+    assert (decision.chosen, decision.source) == ("engine", "explicit")
 
 
 @pytest.mark.parametrize(
