@@ -11,12 +11,11 @@ from typing import Self
 
 import torch
 
-from llm_engine.capacity import plan_capacity
 from llm_engine.choice import Choice
 from llm_engine.config import EngineConfig
+from llm_engine.decisions import decide
 from llm_engine.errors import InvalidRequest, QueueFull, RequestFailed
 from llm_engine.kv_cache import PagePool
-from llm_engine.layers.attention import PagedCache
 from llm_engine.loader import LoadedModel, load_model
 from llm_engine.prompt import PreparedRequest, prepare
 from llm_engine.runner import Runner
@@ -27,7 +26,6 @@ from llm_engine.types import (
     EngineStats,
     Finished,
     GenerationRequest,
-    ModelCard,
     TextDelta,
 )
 
@@ -48,29 +46,30 @@ class LLMEngine:
     """A model with its cache and its queue.
 
     Invariants: every request added yields deltas for each choice and then one `Finished`, unless
-    it is aborted or fails; `check_integrity` holds between steps.
+    it is aborted or fails; `check_integrity` holds between steps; `ledger` says which
+    implementation runs each op, and why.
     """
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
-        """Allocate the cache. Raises: InvalidConfig if the settings do not fit the model."""
-        model_config = loaded.model.config
-        bytes_per_token = PagedCache.bytes_per_token(model_config, loaded.dtype)
-        capacity = plan_capacity(
-            config, model_context=model_config.max_position, bytes_per_token=bytes_per_token
-        )
+        """Decide, then allocate the cache.
+
+        Raises: InvalidConfig, ImplUnavailable, StrictRefusal: see `llm_engine.decisions.decide`.
+        """
+        decisions = decide(config, loaded.model.config, loaded.dtype)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         self.config = config
         self.tokenizer = loaded.tokenizer
-        self.card = _card(loaded, capacity.max_model_len, capacity.num_pages * config.page_size)
+        self.card = loaded.card(decisions, config.page_size)
+        self.ledger = decisions.ledger
         self._eos_token_ids = loaded.eos_token_ids
-        self._pool = PagePool(capacity.num_pages, config.page_size)
+        self._pool = PagePool(decisions.capacity.num_pages, config.page_size)
         self._scheduler = Scheduler(
             self._pool,
             max_num_seqs=config.max_num_seqs,
             prefill_chunk_tokens=config.prefill_chunk_tokens,
         )
-        self._runner = Runner(loaded.model, self._pool, loaded.dtype)
+        self._runner = Runner(loaded.model, self._pool, loaded.dtype, decisions.ops)
         self._requests: dict[str, _ActiveRequest] = {}
         self._choices: dict[int, Choice] = {}
         self._failures: list[tuple[str, RequestFailed]] = []
@@ -83,7 +82,8 @@ class LLMEngine:
     def load(cls, config: EngineConfig) -> Self:
         """Find and read the model, then build the engine.
 
-        Raises: ModelNotFound, UnsupportedModel, InvalidConfig.
+        Raises: ModelNotFound, UnsupportedModel, InvalidConfig; ImplUnavailable and StrictRefusal
+            before a weight is read.
         """
         return cls(load_model(config), config)
 
@@ -245,17 +245,3 @@ class LLMEngine:
     def _drop(self, choice: Choice) -> None:
         self._scheduler.remove(choice.seq)
         del self._choices[choice.seq.seq_id]
-
-
-def _card(loaded: LoadedModel, max_model_len: int, kv_tokens: int) -> ModelCard:
-    config = loaded.model.config
-    return ModelCard(
-        name=loaded.source.name,
-        source=loaded.source.description,
-        architecture=config.architecture,
-        num_parameters=loaded.model.num_parameters,
-        dtype=str(loaded.dtype).removeprefix("torch."),
-        max_model_len=max_model_len,
-        vocab_size=config.vocab_size,
-        kv_tokens=kv_tokens,
-    )

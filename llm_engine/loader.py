@@ -6,13 +6,14 @@ from pathlib import Path
 import torch
 
 from llm_engine.config import EngineConfig
+from llm_engine.decisions import EngineDecisions, decide
 from llm_engine.errors import UnsupportedModel
 from llm_engine.model_config import ModelConfig
 from llm_engine.models.base import CausalModel
 from llm_engine.models.registry import model_class
 from llm_engine.tokenizer import Tokenizer
+from llm_engine.types import ModelCard
 from llm_engine.weights.checkpoint import Checkpoint
-from llm_engine.weights.gguf import GgufCheckpoint
 from llm_engine.weights.resolve import ModelSource, resolve
 from llm_engine.weights.safetensors import SafetensorsCheckpoint
 
@@ -30,15 +31,31 @@ class LoadedModel:
     source: ModelSource
     dtype: torch.dtype
 
+    def card(self, decisions: EngineDecisions, page_size: int) -> ModelCard:
+        """What clients are shown of it under an engine's decisions."""
+        config, capacity = self.model.config, decisions.capacity
+        return ModelCard(
+            name=self.source.name,
+            source=self.source.description,
+            architecture=config.architecture,
+            num_parameters=self.model.num_parameters,
+            dtype=str(self.dtype).removeprefix("torch."),
+            max_model_len=capacity.max_model_len,
+            vocab_size=config.vocab_size,
+            kv_tokens=capacity.num_pages * page_size,
+            kernels=decisions.ops.names,
+        )
+
 
 def load_model(config: EngineConfig) -> LoadedModel:
-    """Resolve the name, read the weights, build the tokenizer.
+    """Resolve the name, decide what can be decided, read the weights, build the tokenizer.
 
-    Raises: ModelNotFound, UnsupportedModel.
+    Raises: ModelNotFound, UnsupportedModel; before a weight is read, what `decide` raises.
     """
     source = resolve(config.model)
     dtype = choose_dtype(config.dtype)
     checkpoint = open_checkpoint(source)
+    decide(config, ModelConfig.from_mapping(checkpoint.config), dtype)
     model = load_weights(checkpoint, dtype)
     tokenizer = Tokenizer.load(source)
     eos_token_ids = set(checkpoint.eos_token_ids)
@@ -50,6 +67,8 @@ def load_model(config: EngineConfig) -> LoadedModel:
 def open_checkpoint(source: ModelSource) -> Checkpoint:
     """Open the files of a model without reading tensors."""
     if source.kind == "gguf":
+        from llm_engine.weights.gguf import GgufCheckpoint  # the gguf package takes half a second
+
         return GgufCheckpoint(source.path)
     return SafetensorsCheckpoint(source.path)
 

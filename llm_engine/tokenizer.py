@@ -36,15 +36,8 @@ class Tokenizer:
 
         Raises: UnsupportedModel if there is no fast tokenizer.
         """
-        from transformers import AutoTokenizer
-
-        folder, extra = source.path, dict[str, Any]()
-        if source.kind == "gguf":
-            folder, extra = source.path.parent, {"gguf_file": source.path.name}
         try:
-            hf_tokenizer = cast(Any, AutoTokenizer).from_pretrained(
-                str(Path(folder)), local_files_only=True, trust_remote_code=False, **extra
-            )
+            hf_tokenizer = _from_gguf(source.path) if source.kind == "gguf" else _auto(source.path)
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise UnsupportedModel(f"no tokenizer in {source.path}: {error}") from error
         if not getattr(hf_tokenizer, "is_fast", False):
@@ -101,6 +94,21 @@ class Tokenizer:
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes([int(token[3:5], 16)])
         return token.replace("\u2581", " ").encode()
+
+
+def _auto(folder: Path) -> Any:  # noqa: ANN401 - transformers is untyped here
+    from transformers import AutoTokenizer
+
+    load = cast(Any, AutoTokenizer).from_pretrained
+    return load(str(folder), local_files_only=True, trust_remote_code=False)
+
+
+def _from_gguf(path: Path) -> Any:  # noqa: ANN401 - transformers is untyped here
+    """The class that transformers chooses for the family; choosing would parse the file again."""
+    from transformers import PreTrainedTokenizerFast
+
+    load = cast(Any, PreTrainedTokenizerFast).from_pretrained
+    return load(str(path.parent), gguf_file=path.name, local_files_only=True)
 
 
 def _is_byte_level(backend: Mapping[str, Any]) -> bool:

@@ -169,7 +169,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What is loaded; `source` says where the weights came from."""
+    """What is loaded; `source` says where the weights came from.
+
+    `kernels` lists (op, implementation, tier) of every op that is bound.
+    """
 
     name: str
     source: str
@@ -179,6 +182,7 @@ class ModelCard:
     max_model_len: int
     vocab_size: int
     kv_tokens: int
+    kernels: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Linear:
     def __call__(self, x_NI: torch.Tensor) -> torch.Tensor:
         """Apply the map."""
         if self.is_packed:
-            linear = cast(Any, torch.ops.mkldnn)._linear_pointwise
+            linear = cast(Any, torch.ops.mkldnn)._linear_pointwise.default
             return linear(x_NI, self.weight, self.bias, "none", [], "")
         return F.linear(x_NI, self.weight, self.bias)
 

@@ -1,12 +1,13 @@
 """Rotary position embedding with linear and Llama 3 frequency scaling."""
 
-# N tokens, X heads, D head dim.
+# N tokens, H query heads, K key/value heads, X = H + K, D head dim, P pages, Z page size.
 
 import math
 from typing import Self
 
 import torch
 
+from kernels.ops.rotary_insert import Insertion, Rotation
 from llm_engine.model_config import ModelConfig, RopeConfig
 
 
@@ -34,21 +35,37 @@ class Rotary:
             frequencies = frequencies / frequency_divisors.float()
         return cls(frequencies, dtype)
 
-    def tables(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cos and signed sin rows. Shapes: positions (N,); results (N, 1, D)."""
-        angles = torch.outer(positions_N.float(), self._frequencies)
-        cos, sin = angles.cos(), angles.sin()
-        cos_ND = torch.cat((cos, cos), dim=-1).to(self._dtype)
-        # The sign of the rotated first half lies in the table, so that a roll is all that is left.
-        sin_ND = torch.cat((-sin, sin), dim=-1).to(self._dtype)
-        return cos_ND.unsqueeze(1), sin_ND.unsqueeze(1)
+    def rotation(self, positions_N: torch.Tensor) -> Rotation:
+        """The turn of a step's tokens, shared by all layers. Shapes: positions (N,)."""
+        angles_NR = torch.outer(positions_N.float(), self._frequencies)
+        rotation = Rotation(cos=angles_NR.cos(), sin=angles_NR.sin())
+        return rotation.for_step(positions_N.shape[0], self._dtype)
 
-    @staticmethod
-    def apply(x_NXD: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Rotate every head: x * cos + swap_halves(x) * signed sin. Shapes: (N, X, D) kept."""
-        cos_N1D, sin_N1D = tables
-        swapped_NXD = x_NXD.roll(x_NXD.shape[-1] // 2, dims=-1)
-        return torch.addcmul(x_NXD * cos_N1D, swapped_NXD, sin_N1D)
+
+def turn_and_insert(
+    q_NHD: torch.Tensor,
+    k_NKD: torch.Tensor,
+    v_NKD: torch.Tensor,
+    cache_PZ2KD: torch.Tensor,
+    *,
+    rotation: Rotation,
+    insertion: Insertion,
+) -> tuple[torch.Tensor, None, torch.Tensor]:
+    """As `kernels.ops.rotary_insert` for what the engine's models make, and nothing else.
+
+    Keys follow the queries in one product, `rotation` is that of a step, every slot is valid.
+    """
+    num_tokens, num_heads, head_dim = q_NHD.shape
+    first = q_NHD.storage_offset()
+    assert k_NKD.storage_offset() == first + num_heads * head_dim, "keys do not follow queries"
+    shape = (num_tokens, num_heads + k_NKD.shape[1], head_dim)
+    heads_NXD = q_NHD.as_strided(shape, q_NHD.stride(), first)
+    cos_N1D, sin_N1D = rotation.spread
+    swapped_NXD = heads_NXD.roll(head_dim // 2, dims=-1)
+    turned_NXD = torch.addcmul(heads_NXD * cos_N1D, swapped_NXD, sin_N1D)
+    kv_N2KD = torch.stack((turned_NXD[:, num_heads:], v_NKD), dim=1)
+    cache_PZ2KD.flatten(0, 1).index_copy_(0, insertion.slots, kv_N2KD)
+    return turned_NXD[:, :num_heads], None, cache_PZ2KD
 
 
 def rotary_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:

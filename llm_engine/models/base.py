@@ -7,6 +7,8 @@ from typing import Protocol, Self
 
 import torch
 
+from kernels.ops.rotary_insert import Rotation
+from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.model_config import ModelConfig
 from llm_engine.weights.checkpoint import Checkpoint
 
@@ -14,10 +16,17 @@ from llm_engine.weights.checkpoint import Checkpoint
 class Attend(Protocol):
     """Attention over the cache, as seen by a model: it knows nothing of pages or batches."""
 
-    def __call__(self, layer: int, q_NHD: torch.Tensor, kv_N2KD: torch.Tensor) -> torch.Tensor:
-        """Store the new keys and values of a layer, then attend.
+    def __call__(
+        self,
+        layer: int,
+        q_NHD: torch.Tensor,
+        k_NKD: torch.Tensor,
+        v_NKD: torch.Tensor,
+        rotation: Rotation,
+    ) -> torch.Tensor:
+        """Turn queries and keys, store the new keys and values of a layer, then attend.
 
-        Shapes: q (N, H, D); kv (N, 2, K, D), keys first; result (N, H, D).
+        Shapes: q (N, H, D); k and v (N, K, D); result (N, H, D).
         """
         ...
 
@@ -38,11 +47,11 @@ class CausalModel(Protocol):
         ...
 
     def hidden(
-        self, token_ids_N: torch.Tensor, positions_N: torch.Tensor, attend: Attend
+        self, token_ids_N: torch.Tensor, positions_N: torch.Tensor, attend: Attend, ops: BoundOps
     ) -> torch.Tensor:
         """Final hidden states (N, C), not normalised yet."""
         ...
 
-    def logits(self, hidden_SC: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden_SC: torch.Tensor, ops: BoundOps) -> torch.Tensor:
         """Normalise the chosen rows and project them: float32 logits (S, V)."""
         ...

@@ -12,6 +12,8 @@ from typing import Self
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
+from kernels.ops.rotary_insert import Rotation
+from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.linear import Linear, load_fused_linear
 from llm_engine.layers.rotary import Rotary
 from llm_engine.model_config import ModelConfig
@@ -77,43 +79,37 @@ class LlamaModel:
         return total
 
     def hidden(
-        self, token_ids_N: torch.Tensor, positions_N: torch.Tensor, attend: Attend
+        self, token_ids_N: torch.Tensor, positions_N: torch.Tensor, attend: Attend, ops: BoundOps
     ) -> torch.Tensor:
         """Final hidden states, not normalised yet. Shapes: two (N,); result (N, C)."""
         x_NC = F.embedding(token_ids_N, self._embedding_VC)
-        rotary_tables = self._rotary.tables(positions_N)
+        rotation = self._rotary.rotation(positions_N)
+        eps = self.config.rms_eps
+        added_NC: torch.Tensor | None = None  # what the last block adds: the next norm's residual
         for index, layer in enumerate(self._layers):
-            h_NC = self._norm(x_NC, layer.attention_norm)
-            x_NC = x_NC + self._attention(index, layer, h_NC, rotary_tables, attend)
-            h_NC = self._norm(x_NC, layer.mlp_norm)
-            gate_NI, up_NI = layer.gate_up(h_NC).chunk(2, dim=-1)
-            x_NC = x_NC + layer.down(F.silu(gate_NI) * up_NI)
-        return x_NC
+            if added_NC is None:
+                h_NC, _, _ = ops.rms_norm(x_NC, layer.attention_norm, eps=eps)
+            else:
+                h_NC, x_NC, _ = ops.rms_norm(added_NC, layer.attention_norm, x_NC, eps=eps)
+            o_NC = self._attention(index, layer, h_NC, rotation, attend)
+            h_NC, x_NC, _ = ops.rms_norm(o_NC, layer.mlp_norm, x_NC, eps=eps)
+            activated_NI, _ = ops.swiglu(layer.gate_up(h_NC))
+            added_NC = layer.down(activated_NI)
+        return x_NC if added_NC is None else x_NC + added_NC
 
-    def logits(self, hidden_SC: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden_SC: torch.Tensor, ops: BoundOps) -> torch.Tensor:
         """Shapes: hidden (S, C); result (S, V) in float32."""
-        return self._head(self._norm(hidden_SC, self._final_norm_C)).float()
-
-    def _norm(self, x_NC: torch.Tensor, weight_C: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x_NC, weight_C.shape, weight_C, self.config.rms_eps)
+        h_SC, _, _ = ops.rms_norm(hidden_SC, self._final_norm_C, eps=self.config.rms_eps)
+        return self._head(h_SC).float()
 
     def _attention(
-        self,
-        index: int,
-        layer: _Layer,
-        h_NC: torch.Tensor,
-        rotary_tables: tuple[torch.Tensor, torch.Tensor],
-        attend: Attend,
+        self, index: int, layer: _Layer, h_NC: torch.Tensor, rotation: Rotation, attend: Attend
     ) -> torch.Tensor:
-        config = self.config
-        num_heads, num_kv_heads = config.num_heads, config.num_kv_heads
-        # Heads in the order q, k, v: one rotation covers q and k, one view covers k and v.
-        heads_NXD = layer.qkv(h_NC).view(-1, num_heads + 2 * num_kv_heads, config.head_dim)
-        rotated_NXD = Rotary.apply(heads_NXD[:, : num_heads + num_kv_heads], rotary_tables)
-        k_NKD, v_NKD = rotated_NXD[:, num_heads:], heads_NXD[:, num_heads + num_kv_heads :]
-        kv_N2KD = torch.stack((k_NKD, v_NKD), dim=1)
-        o_NHD = attend(index, rotated_NXD[:, :num_heads], kv_N2KD)
-        return layer.out(o_NHD.reshape(-1, num_heads * config.head_dim))
+        num_heads, num_kv_heads = self.config.num_heads, self.config.num_kv_heads
+        # Neighbouring views: the keys follow the queries, so that one rotation covers both.
+        heads_NXD = layer.qkv(h_NC).view(-1, num_heads + 2 * num_kv_heads, self.config.head_dim)
+        q_NHD, k_NKD, v_NKD = heads_NXD.split_with_sizes((num_heads, num_kv_heads, num_kv_heads), 1)
+        return layer.out(attend(index, q_NHD, k_NKD, v_NKD, rotation).flatten(1))
 
 
 def _load_layer(checkpoint: Checkpoint, index: int, dtype: torch.dtype) -> _Layer:

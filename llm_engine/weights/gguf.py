@@ -3,18 +3,23 @@
 Source: the GGUF specification in ggml; llama.cpp's converter for the row order of q and k.
 """
 
+import math
 import re
+import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
+from gguf.quants import dequantize
 
 from llm_engine.errors import UnsupportedModel
 from llm_engine.weights.checkpoint import TakenNames
+from llm_engine.weights.gguf_file import GgufFile, GgufTensor
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM"}
+_MERGED_ROWS = 16
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _TOP_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -44,22 +49,13 @@ class GgufCheckpoint:
 
     def __init__(self, path: Path) -> None:
         """Read the metadata; no tensor is read yet."""
-        from gguf import GGUFReader
-
         try:
-            reader = GGUFReader(path)
-        except (OSError, ValueError, IndexError) as error:
+            file = GgufFile.open(path)
+        except (OSError, ValueError, struct.error) as error:
             raise UnsupportedModel(f"cannot read {path}: {error}") from error
         self._path = path
-        self._fields = {
-            name: field.contents()
-            for name, field in reader.fields.items()
-            if not name.startswith("tokenizer.ggml.") or name.endswith("_id")
-        }
-        self._num_tokens = _field_length(reader, "tokenizer.ggml.tokens")
-        self._tensors: dict[str, Any] = {
-            _hf_name(tensor.name): tensor for tensor in cast(list[Any], reader.tensors)
-        }
+        self._fields = file.fields
+        self._tensors = {_hf_name(name): tensor for name, tensor in file.tensors.items()}
         self._names = TakenNames(set(self._tensors))
         self.config: Mapping[str, Any] = self._build_config()
         self.eos_token_ids = frozenset(
@@ -74,20 +70,17 @@ class GgufCheckpoint:
 
     def take(self, name: str) -> torch.Tensor:
         """Read one tensor, dequantised to float32, rows in the Hugging Face order."""
-        from gguf.quants import dequantize
-
         if not self._names.has(name):
             raise UnsupportedModel(f"{self._path} has no tensor {name}")
         self._names.mark(name)
         tensor = self._tensors.pop(name)
         try:
-            values = dequantize(tensor.data, tensor.tensor_type)
+            rows = _dequantised(tensor)
         except NotImplementedError as error:
             raise UnsupportedModel(
-                f"{self._path} stores {name} as {tensor.tensor_type.name}, which the gguf "
+                f"{self._path} stores {name} as {tensor.kind.name}, which the gguf "
                 "package cannot dequantise: use a file of another quantisation"
             ) from error
-        rows = torch.tensor(np.asarray(values, dtype=np.float32))
         if ".q_proj." in name:
             return _undo_rotary_order(rows, self.config["num_attention_heads"])
         if ".k_proj." in name:
@@ -118,7 +111,7 @@ class GgufCheckpoint:
             raise UnsupportedModel(f"{self._path} rotates a part of each head only")
         return {
             "architectures": [_ARCHITECTURES[architecture]],
-            "vocab_size": int(self._value("vocab_size", self._num_tokens)),
+            "vocab_size": int(self._value("vocab_size", self._fields.get("tokenizer.ggml.tokens"))),
             "hidden_size": int(self._value("embedding_length")),
             "intermediate_size": int(self._value("feed_forward_length")),
             "num_hidden_layers": int(self._value("block_count")),
@@ -150,9 +143,12 @@ class GgufCheckpoint:
         return default
 
 
-def _field_length(reader: Any, name: str) -> int:  # noqa: ANN401 - gguf is untyped
-    field = reader.fields.get(name)
-    return len(field.data) if field is not None else 0
+def _dequantised(tensor: GgufTensor) -> torch.Tensor:
+    """Values in float32. The gguf package works on 16 rows at a time: longer rows, fewer calls."""
+    num_rows = tensor.data.shape[0]
+    merged = tensor.data.reshape(num_rows // math.gcd(num_rows, _MERGED_ROWS), -1)
+    values = dequantize(merged, tensor.kind).reshape(tensor.shape)
+    return torch.from_numpy(np.require(values, np.float32, ["C", "W"]))
 
 
 def _hf_name(name: str) -> str:

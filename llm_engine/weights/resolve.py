@@ -18,7 +18,10 @@ _HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Files of a model: a folder of safetensors or one GGUF file, and where they came from."""
+    """Files of a model: a folder of safetensors or one GGUF file, and where they came from.
+
+    Of a folder with `config.json`, whoever takes tensors finds out whether there are any.
+    """
 
     name: str
     kind: Literal["safetensors", "gguf"]
@@ -59,6 +62,8 @@ def _from_path(name: str, path: Path, description: str) -> ModelSource:
         raise UnsupportedModel(
             f"{path} holds {len(ggufs)} .gguf files: name one of them, such as {ggufs[0]}"
         )
+    if (path / "config.json").is_file():
+        return ModelSource(name, "safetensors", path, description)
     raise UnsupportedModel(
         f"{path} holds neither .safetensors nor .gguf files; pickled weights (.bin, .pt) are "
         "refused because loading them can run code"

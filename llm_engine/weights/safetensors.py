@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,18 +18,25 @@ INDEX_NAME = "model.safetensors.index.json"
 class SafetensorsCheckpoint:
     """A folder with `config.json` and one or more `.safetensors` files.
 
-    A shard is opened (memory-mapped) when the first of its tensors is taken.
+    The files' names are looked up when the first tensor is asked for, and a shard is opened
+    (memory-mapped) when the first of its tensors is taken.
     Raises: UnsupportedModel if a file is missing or broken.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read the configuration and the index; no tensor is read yet."""
+        """Read the configuration alone."""
         self.config: Mapping[str, Any] = _read_json(folder / "config.json")
         self.eos_token_ids = _eos_token_ids(folder, self.config)
         self._folder = folder
         self._shards: dict[str, Any] = {}
-        self._shard_of = self._map_names()
-        self._names = TakenNames(set(self._shard_of))
+
+    @cached_property
+    def _shard_of(self) -> dict[str, str]:
+        return self._map_names()
+
+    @cached_property
+    def _names(self) -> TakenNames:
+        return TakenNames(set(self._shard_of))
 
     def has(self, name: str) -> bool:
         """Whether a tensor of that name exists."""
@@ -59,7 +67,10 @@ class SafetensorsCheckpoint:
             keys = cast(list[str], self._open(path.name).keys())
             names.update(dict.fromkeys(keys, path.name))
         if not names:
-            raise UnsupportedModel(f"{self._folder} holds no .safetensors file")
+            raise UnsupportedModel(
+                f"{self._folder} holds no .safetensors file; pickled weights (.bin, .pt) are "
+                "refused because loading them can run code"
+            )
         return names
 
     def _open(self, file_name: str) -> Any:  # noqa: ANN401 - safetensors exports no type

@@ -16,9 +16,19 @@ router = APIRouter(tags=["engine"])
 
 @router.get("/v1/engine/plan", summary="Show the launch plans", responses=errors())
 def get_plan(gateway: GatewayDep, _: AnyKey) -> dict[str, Any]:
-    """The plan of every worker, as it was computed when its model was loaded."""
+    """Every worker's plan, made when its model was loaded, and what the engine really bound.
+
+    `bound` lists (op, implementation, tier) as they run; `plan` is what the kernels of this
+    version would give each layer.
+    """
     plans = [
-        {"role": w.role, "model": w.model, "worker": w.id, "plan": w.plan}
-        for w in known_workers(gateway)
+        {
+            "role": worker.role,
+            "model": worker.model,
+            "worker": worker.id,
+            "bound": worker.card.get("kernels"),
+            "plan": worker.plan,
+        }
+        for worker in known_workers(gateway)
     ]
     return {"object": "list", "data": plans}

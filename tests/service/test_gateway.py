@@ -334,7 +334,7 @@ async def test_the_openapi_document_declares_errors(http: httpx.AsyncClient) -> 
         "/keys/{key_id}",
         "/healthz",
         "/v1/engine/plan",
-            "/readyz",
+        "/readyz",
         "/metrics",
     }
     for path, methods in paths.items():

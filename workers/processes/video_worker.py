@@ -40,6 +40,11 @@ def load_engine(settings: Settings) -> Loaded[RenderEngine]:
     return Loaded(
         engine=engine,
         source=engine.source,
-        card={"dtype": "float32" if device == "cpu" else "bfloat16", "device": device},
+        card={
+            "dtype": "float32" if device == "cpu" else "bfloat16",
+            "device": device,
+            # The layers are diffusers' own: no kernel of ours is bound to them yet.
+            "kernels": [("every layer", "stock diffusers", "generic")],
+        },
         video=wire_limits(engine),
     )
