@@ -47,7 +47,9 @@ class Conversation:
 @click.argument("message", required=False)
 @click.option("--system", metavar="TEXT", help="System prompt.")
 @click.option("--temperature", type=click.FloatRange(0, 2), help="0 is greedy.")
-@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
+@click.option(
+    "--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Longest answer."
+)
 @click.option("--model", metavar="NAME", help="Language model.  [default: the service's]")
 @service_options
 def chat(
