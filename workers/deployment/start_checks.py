@@ -45,8 +45,8 @@ def instance_lock(data_dir: Path) -> Generator[None]:
             stream.seek(0)
             pid = stream.read().strip() or "unknown"
             raise StartRefused(
-                f"lanewise already runs on {data_dir} (pid {pid}); stop it, or use another "
-                "LANEWISE_DATA_DIR"
+                f"lanewise already runs on {data_dir} (pid {pid}); stop it, or give this "
+                "one its own --data (LANEWISE_DATA_DIR)"
             ) from error
         stream.truncate(0)
         stream.write(f"{os.getpid()}\n")
