@@ -7,6 +7,9 @@ from kernels.spec import Tier
 from llm_engine.errors import InvalidConfig
 
 DTYPES = ("auto", "float32", "bfloat16")
+WEIGHTS = ("auto", "packed", "unpacked")
+SPECULATION = ("auto", "off", "ngram")
+PREEMPTION = ("auto", "recompute", "copy")
 TIERS = tuple(str(tier) for tier in Tier)
 
 
@@ -20,6 +23,12 @@ class EngineConfig:
     `num_threads=None` leaves torch's thread count alone; a number sets it for the whole process.
     `kernels` asks for implementations by op ({"rms_norm": "torch"}), to be met or refused.
     `strict_floor` is the tier below which no op may run ("vendor", "fused"); None allows all.
+    `weights` says whether quantised weights are computed in their packed form.
+    `prefix_cache` reuses computed prompts; `host_cache_bytes` keeps evicted pages in host memory.
+    `speculation` drafts up to `max_draft_tokens` tokens a step; `preemption` says how pages are
+    given up. `batch_invariant` asks for logits that do not depend on the batch, bit for bit.
+    `max_step_delay_s` bounds the delay that a prompt's chunk may add between two tokens of a
+    running answer. `adapters` are LoRA folders by name. `grammar_timeout_s` bounds compilation.
     Raises: InvalidConfig when a value is out of bounds.
     """
 
@@ -34,13 +43,29 @@ class EngineConfig:
     num_threads: int | None = None
     kernels: Mapping[str, str] = field(default_factory=dict[str, str])
     strict_floor: str | None = None
+    weights: str = "auto"
+    prefix_cache: bool = True
+    host_cache_bytes: int = 0
+    speculation: str = "auto"
+    max_draft_tokens: int = 8
+    preemption: str = "auto"
+    batch_invariant: bool = False
+    max_step_delay_s: float | None = None
+    adapters: Mapping[str, str] = field(default_factory=dict[str, str])
+    grammar_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
         """Refuse values that no model could be served with."""
         if not self.model:
             raise InvalidConfig("model is empty: give a name, a folder or a .gguf file")
-        if self.dtype not in DTYPES:
-            raise InvalidConfig(f"dtype is {self.dtype!r}, must be one of {', '.join(DTYPES)}")
+        for name, allowed in (
+            ("dtype", DTYPES),
+            ("weights", WEIGHTS),
+            ("speculation", SPECULATION),
+            ("preemption", PREEMPTION),
+        ):
+            if (chosen := getattr(self, name)) not in allowed:
+                raise InvalidConfig(f"{name} is {chosen!r}, must be one of {', '.join(allowed)}")
         if self.strict_floor is not None and self.strict_floor not in TIERS:
             raise InvalidConfig(
                 f"strict_floor is {self.strict_floor!r}, must be one of {', '.join(TIERS)}"
@@ -53,6 +78,7 @@ class EngineConfig:
             "page_size",
             "max_queued",
             "num_threads",
+            "max_draft_tokens",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -8,6 +8,7 @@ LLMError
 ├── UnsupportedModel                 the weights are there, the engine cannot run them
 ├── QueueFull                        too many requests are waiting
 ├── RequestFailed                    one request broke while running; the others go on
+│   └── DeadlineExceeded             its own deadline passed
 └── EngineDead                       the engine's thread has ended
 """
 
@@ -65,6 +66,10 @@ class QueueFull(LLMError):
 
 class RequestFailed(LLMError):
     """One request could not be continued; the message names the cause."""
+
+
+class DeadlineExceeded(RequestFailed):
+    """The request's own deadline passed before its last token."""
 
 
 class EngineDead(LLMError):

@@ -7,7 +7,9 @@ from typing import Literal, Self
 
 from llm_engine.errors import InvalidRequest
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
+ConstraintKind = Literal["json_object", "json_schema", "regex", "choice", "grammar"]
+ToolMode = Literal["none", "auto", "required"]
 
 LOGPROB_FLOOR = -9999.0
 MAX_TOP_LOGPROBS = 20
@@ -16,17 +18,64 @@ _SEED_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that an assistant made; `arguments` is JSON text, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn of a conversation; `role` is system, developer, user, assistant or tool."""
+    """One turn of a conversation; `role` is system, developer, user, assistant or tool.
+
+    `tool_calls` and `reasoning` belong to assistant turns, `tool_call_id` to tool turns.
+    """
 
     role: str
     content: str
     name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    reasoning: str | None = None
 
     @classmethod
     def from_parts(cls, role: str, parts: Sequence[str], name: str | None = None) -> Self:
         """Join text parts as they stand, so the prompt equals that of the joined string."""
         return cls(role=role, content="".join(parts), name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model may call; `parameters` is its JSON schema as JSON text."""
+
+    name: str
+    description: str = ""
+    parameters: str = "{}"
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The functions on offer; `name` forces one of them, `parallel` allows several calls."""
+
+    tools: tuple[Tool, ...]
+    mode: ToolMode = "auto"
+    name: str | None = None
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the whole answer must match.
+
+    `source` is empty for json_object, a JSON schema as JSON text for json_schema, a regular
+    expression, a JSON list of strings for choice, a Lark grammar for grammar.
+    """
+
+    kind: ConstraintKind
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +86,7 @@ class SamplingParams:
     off. `presence_penalty` and `frequency_penalty` count the answer's tokens only,
     `repetition_penalty` counts the prompt's too. `max_tokens=None` runs to the end of the context.
     `seed=None` draws a fresh seed. The end-of-sequence tokens always stop unless `ignore_eos`.
+    `prompt_logprobs` asks for the prompt's own log probabilities with that many alternatives.
     Raises: InvalidRequest naming the value, its bound and the way out.
     """
 
@@ -57,6 +107,8 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
     ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         """Check every field against its bounds."""
@@ -70,6 +122,8 @@ class SamplingParams:
         _check_range("n", self.n, 1, MAX_CHOICES)
         _check_range("top_k", self.top_k, 0, None)
         _check_range("min_tokens", self.min_tokens, 0, None)
+        if self.prompt_logprobs is not None:
+            _check_range("prompt_logprobs", self.prompt_logprobs, 0, MAX_TOP_LOGPROBS)
         if self.max_tokens is not None:
             _check_range("max_tokens", self.max_tokens, 1, None)
             _check_range("min_tokens", self.min_tokens, 0, self.max_tokens)
@@ -99,9 +153,13 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One request: either chat messages or ready prompt tokens, never both.
+    """One request: chat messages, ready prompt tokens or a prompt text, exactly one of them.
 
-    A smaller `priority` runs sooner; a waiting request gains on the others as it waits.
+    A smaller `priority` runs sooner; a waiting request gains on the others as it waits. Requests
+    of one `tenant` (an API key) share its turn. `deadline_s` bounds the time from `add` to the
+    last token, in seconds. `adapter` names a LoRA adapter of the engine. `tools` go to the chat
+    template; `constraint` binds the answer. `continue_final_message` goes on with the last
+    assistant message instead of opening a new one. `template_options` reach the chat template.
     """
 
     request_id: str
@@ -109,12 +167,21 @@ class GenerationRequest:
     prompt_token_ids: tuple[int, ...] | None
     params: SamplingParams
     priority: int = 0
+    prompt_text: str | None = None
+    tenant: str = ""
+    deadline_s: float | None = None
+    adapter: str | None = None
+    tools: ToolUse | None = None
+    constraint: Constraint | None = None
+    continue_final_message: bool = False
+    template_options: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def __post_init__(self) -> None:
         """Check that exactly one kind of prompt is there, and that it is not empty."""
-        if (self.messages is None) == (self.prompt_token_ids is None):
+        prompts = (self.messages, self.prompt_token_ids, self.prompt_text)
+        if sum(prompt is not None for prompt in prompts) != 1:
             raise InvalidRequest(
-                "give either messages or prompt_token_ids, exactly one of the two",
+                "give messages, prompt_token_ids or prompt_text, exactly one of them",
                 param="messages",
             )
         if self.messages is not None and not self.messages:
@@ -123,6 +190,8 @@ class GenerationRequest:
             raise InvalidRequest(
                 "prompt_token_ids is empty: give at least one token", param="prompt_token_ids"
             )
+        if self.deadline_s is not None:
+            _check_range("deadline_s", self.deadline_s, 0.0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +209,21 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of tool call `index`: `id` and `name` come once and first, then `arguments`."""
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     """New tokens of choice `index`; `text` may lag behind them or be empty.
 
     Text is held back while a character is incomplete or a stop string may be starting.
+    `reasoning` and `tool_calls` hold what the model's output parser took out of the text.
     `logprobs` has one entry per token id when asked for. The last delta of a choice, and only
     that one, has a `finish_reason`.
     """
@@ -153,6 +233,19 @@ class TextDelta:
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None
     finish_reason: FinishReason | None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """The prompt's log probabilities, one entry per token; the first token has none.
+
+    Comes once, before the first delta, where `prompt_logprobs` was asked for.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +258,9 @@ class Finished:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    rejected_draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

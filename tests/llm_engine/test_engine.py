@@ -275,7 +275,7 @@ def test_a_broken_row_fails_its_request_only(
 
     def broken(chunks: Any) -> Any:
         logits = run(chunks).clone()
-        names = [engine._choices[c.seq.seq_id].request_id for c in chunks if c.is_last]
+        names = [engine._answers._choices[c.seq.seq_id].request_id for c in chunks if c.is_last]
         if "bad" in names:
             logits[names.index("bad")] = float("nan")
         return logits
