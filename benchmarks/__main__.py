@@ -7,10 +7,12 @@ import importlib
 import sys
 from pathlib import Path
 
+from benchmarks.llm.options import LLMOptions, add_options
 from benchmarks.report import print_table, save_json
 
 SUITES = {
     "kernels": "benchmarks.suites.kernels",
+    "llm": "benchmarks.suites.llm",
     "motion": "benchmarks.suites.motion",
 }
 
@@ -21,16 +23,22 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of: {', '.join(SUITES)}")
     parser.add_argument("--quick", action="store_true", help="fewer cases, same checks")
     parser.add_argument("--json", type=Path, help="where to write the rows (one suite only)")
+    add_options(parser)
     options = parser.parse_args()
     unknown = sorted(set(options.suites) - set(SUITES))
     if unknown:
         parser.error(f"no suite {', '.join(unknown)}; there are: {', '.join(SUITES)}")
+    worst = 0
     for name in options.suites or SUITES:
-        print(f"== {name}")
-        rows = importlib.import_module(SUITES[name]).run(quick=options.quick)
+        print(f"== {name}", flush=True)
+        suite = importlib.import_module(SUITES[name])
+        if name == "llm":  # saves as it goes, and has exit codes of its own
+            worst = max(worst, suite.command(LLMOptions.of(options)))
+            continue
+        rows = suite.run(quick=options.quick)
         print_table(rows)
         print(f"saved {save_json(name, rows, options.json)}")
-    return 0
+    return worst
 
 
 if __name__ == "__main__":

@@ -62,8 +62,13 @@ def print_table(rows: Sequence[Row]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
 
 
-def save_json(suite: str, rows: Sequence[Row], path: Path | None = None) -> Path:
-    """Write rows and machine; the name says suite, device and day.
+def save_json(
+    suite: str,
+    rows: Sequence[Row],
+    path: Path | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write rows and machine, and `more` beside them; the name says suite, device and day.
 
     Returns: the path written.
     """
@@ -75,6 +80,7 @@ def save_json(suite: str, rows: Sequence[Row], path: Path | None = None) -> Path
         "suite": suite,
         "machine": facts,
         "commit": commit(),
+        **(more or {}),
         "rows": [dict(r) for r in rows],
     }
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")

@@ -3,6 +3,7 @@
 KernelError
 ├── ShapeError (ValueError)     a tensor's shape, dtype or device is not the documented one
 ├── ImplUnavailable             an implementation asked for by name cannot serve the case
+├── NativeBuildFailed           the C++ kernels cannot be built or loaded here
 ├── NoImplementation            no implementation of the op serves the case at all
 └── StrictRefusal               a choice fell below the tier that `--strict` asks for
 """
@@ -20,6 +21,10 @@ class ShapeError(KernelError, ValueError):
 
 class ImplUnavailable(KernelError):
     """An explicit request cannot be met; the message lists every unmet requirement."""
+
+
+class NativeBuildFailed(KernelError):
+    """No compiler, or it failed; the message says what was tried. The torch forms run instead."""
 
 
 class NoImplementation(KernelError):

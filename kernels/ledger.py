@@ -29,7 +29,19 @@ class Decision:
     `case` the shape it was decided for. `remedy` says what would lift it to a better tier.
     """
 
-    kind: Literal["kernel", "collective", "graph", "page", "layout", "cache", "wire", "memory"]
+    kind: Literal[
+        "kernel",
+        "collective",
+        "graph",
+        "page",
+        "layout",
+        "cache",
+        "wire",
+        "memory",
+        "speculation",
+        "grammar",
+        "chat",
+    ]
     where: str
     what: str
     asked: str

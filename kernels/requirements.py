@@ -141,3 +141,17 @@ def fp8_encoded_as(encoding: str, why: str) -> Requirement:
         return f"fp8_format of {traits.name} is {traits.fp8_format}, not {encoding}: {why}"
 
     return Requirement(name=f"fp8 as {encoding}", unmet=unmet)
+
+
+def native_build() -> Requirement:
+    """The C++ kernels are built, or can be, on the CPU that this runs on."""
+
+    def unmet(traits: DeviceTraits, case: Case) -> str | None:
+        del case
+        if traits.backend != "cpu":
+            return None
+        from kernels.native.library import build_problem
+
+        return build_problem()
+
+    return Requirement(name="native build", unmet=unmet)

@@ -2,46 +2,63 @@
 
 import logging
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from llm_engine.active_request import ActiveRequest, Event
 from llm_engine.choice import Choice
-from llm_engine.errors import InvalidRequest, RequestFailed
+from llm_engine.errors import DeadlineExceeded, InvalidRequest, RequestFailed
 from llm_engine.prompt import PreparedRequest
-from llm_engine.sampler import Sampled, make_generator, sample
-from llm_engine.scheduler import Chunk
+from llm_engine.sampler import Sampled, SamplerRow, Unsampled, sample
+from llm_engine.sequence import Chunk
 from llm_engine.sequence import Sequence as ScheduledSequence
+from llm_engine.speculation.speculator import DraftTarget, Speculator
 from llm_engine.tokenizer import Tokenizer
-from llm_engine.types import Finished, TextDelta
 
-Event = tuple[str, TextDelta | Finished]
+__all__ = ["Answers", "Event"]
+
+# S rows of logits, C channels, V vocabulary.
+
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _ActiveRequest:
-    """A request between `open` and its last event."""
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A choice with the logits rows that its next tokens are chosen from."""
 
-    num_prompt_tokens: int
-    choices: list[Choice]
-    num_completion_tokens: int = 0
+    choice: Choice
+    first_row: int
+    rows: list[SamplerRow]
 
 
 class Answers:
     """The open requests.
 
     Invariants: every request opened yields deltas for each choice and then one `Finished`, unless
-    it is dropped or fails; a choice that has ended is in `take_ended` exactly once.
+    it is dropped or fails; a choice that has ended is in `take_ended` exactly once, and nothing
+    of an ended request is kept.
     """
 
-    def __init__(self, tokenizer: Tokenizer, eos_token_ids: frozenset[int]) -> None:
-        """Start with none."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        eos_token_ids: frozenset[int],
+        *,
+        speculator: Speculator | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start with none. Units: `clock` counts seconds."""
         self.num_generated = 0
+        self.num_accepted_drafts = 0
+        self.num_rejected_drafts = 0
         self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids
-        self._requests: dict[str, _ActiveRequest] = {}
+        self._speculator = speculator
+        self._clock = clock
+        self._requests: dict[str, ActiveRequest] = {}
         self._choices: dict[int, Choice] = {}
         self._ended: list[ScheduledSequence] = []
         self._failures: list[tuple[str, RequestFailed]] = []
@@ -57,34 +74,65 @@ class Answers:
 
         Raises: InvalidRequest for an id in use.
         """
-        request = prepared.request
+        request, params = prepared.request, prepared.request.params
         if request.request_id in self._requests:
             raise InvalidRequest(
                 f"request_id {request.request_id!r} is in use: choose another", param="request_id"
             )
-        seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
-        choices = [self._make_choice(prepared, i, seed) for i in range(request.params.n)]
-        self._requests[request.request_id] = _ActiveRequest(len(prepared.prompt_ids), choices)
+        deadline_s = None if request.deadline_s is None else self._clock() + request.deadline_s
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        choices = [self._make_choice(prepared, i, seed, deadline_s) for i in range(params.n)]
+        active = ActiveRequest(prepared, choices, deadline_s, self._tokenizer)
+        self._requests[request.request_id] = active
         for choice in choices:
             self._choices[choice.seq.seq_id] = choice
         return [choice.seq for choice in choices]
 
-    def advance(self, chunks: Sequence[Chunk], logits_SV: torch.Tensor) -> list[Event]:
+    def expire(self) -> None:
+        """Fail the requests whose deadline has passed, running or waiting."""
+        now_s = self._clock()
+        passed = [
+            (request_id, active.num_completion_tokens)
+            for request_id, active in self._requests.items()
+            if active.deadline_s is not None and active.deadline_s <= now_s
+        ]
+        for request_id, num_tokens in passed:
+            cause = f"its deadline passed after {num_tokens} tokens: allow it more time"
+            self.fail(request_id, cause, kind=DeadlineExceeded)
+
+    def draft(self) -> None:
+        """Set the drafts of the next step; to be called before it is scheduled."""
+        if self._speculator is None:
+            return
+        targets = [
+            DraftTarget(choice.seq, choice.drafts, choice.matcher)
+            for choice in self._choices.values()
+            if choice.drafts and choice.seq.num_generated and choice.seq.num_uncomputed == 1
+        ]
+        self._speculator.draft(targets)
+
+    def advance(
+        self,
+        chunks: Sequence[Chunk],
+        logits_SV: torch.Tensor,
+        hidden_SC: torch.Tensor | None = None,
+    ) -> list[Event]:
         """Choose the tokens that are due and say what they add.
 
-        Shapes: logits (S, V), float32, one row per chunk with `is_last`, in order.
+        Shapes: logits (S, V), float32, `num_logits` rows of each chunk in order; hidden (S, C),
+        the final states of the same rows, for drafters that ask for them.
         """
-        due = [self._choices[chunk.seq.seq_id] for chunk in chunks if chunk.is_last]
         with torch.inference_mode():
-            sampled = sample(logits_SV, [choice.sampler_row() for choice in due])
-        events: list[Event] = []
-        for choice, token in zip(due, sampled, strict=True):
-            if choice.request_id not in self._requests:
-                continue
-            if token is None:
-                self.fail(choice.request_id, "the model's logits are not finite")
-            else:
-                events.extend(self._advance(choice, token))
+            events, due = self._take_rows(chunks, logits_SV)
+            indices = [entry.first_row + i for entry in due for i in range(len(entry.rows))]
+            due_SV = logits_SV if len(indices) == len(logits_SV) else logits_SV[indices]
+            sampled = iter(sample(due_SV, [row for entry in due for row in entry.rows]))
+            for entry in due:
+                results = [next(sampled) for _ in entry.rows]
+                hidden = None if hidden_SC is None else hidden_SC[entry.first_row :]
+                events.extend(self._advance(entry.choice, results, hidden))
+        if self._speculator is not None:
+            self._speculator.observe(chunks)
         return events
 
     def drop(self, request_id: str) -> None:
@@ -93,11 +141,13 @@ class Answers:
         for choice in active.choices if active else ():
             self._end(choice)
 
-    def fail(self, request_id: str, cause: str) -> None:
+    def fail(
+        self, request_id: str, cause: str, *, kind: type[RequestFailed] = RequestFailed
+    ) -> None:
         """Drop a request and keep the failure for `take_failures`."""
         _LOG.error("request %s failed: %s", request_id, cause)
         self.drop(request_id)
-        self._failures.append((request_id, RequestFailed(f"request {request_id}: {cause}")))
+        self._failures.append((request_id, kind(f"request {request_id}: {cause}")))
 
     def take_ended(self) -> list[ScheduledSequence]:
         """Sequences that ended since the last call: their slots and pages are to be freed."""
@@ -109,38 +159,81 @@ class Answers:
         failures, self._failures = self._failures, []
         return failures
 
-    def _make_choice(self, prepared: PreparedRequest, index: int, seed: int) -> Choice:
+    def _make_choice(
+        self, prepared: PreparedRequest, index: int, seed: int, deadline_s: float | None
+    ) -> Choice:
+        request = prepared.request
         seq = ScheduledSequence(
             seq_id=self._num_seqs,
             token_ids=list(prepared.prompt_ids),
             num_prompt_tokens=len(prepared.prompt_ids),
             max_total_tokens=prepared.max_total_tokens,
-            priority=prepared.request.priority,
+            priority=request.priority,
+            request_id=request.request_id,
+            tenant=request.tenant,
+            adapter_id=request.adapter,
+            deadline_s=deadline_s,
         )
         self._num_seqs += 1
         return Choice(
-            request_id=prepared.request.request_id,
-            index=index,
-            seq=seq,
-            params=prepared.request.params,
-            generator=make_generator(seed, index),
+            prepared,
+            index,
+            seq,
+            seed=seed,
             tokenizer=self._tokenizer,
             eos_token_ids=self._eos_token_ids,
+            drafts=None if self._speculator is None else self._speculator.follow(),
         )
 
-    def _advance(self, choice: Choice, token: Sampled) -> list[Event]:
+    def _take_rows(
+        self, chunks: Sequence[Chunk], logits_SV: torch.Tensor
+    ) -> tuple[list[Event], list[_Due]]:
+        """Score prompts, and find the rows that tokens are due for."""
+        events: list[Event] = []
+        due: list[_Due] = []
+        end = 0
+        for chunk in chunks:
+            first, end = end, end + chunk.num_logits
+            choice = self._choices.get(chunk.seq.seq_id)
+            if choice is None:
+                continue
+            request_id = choice.request_id
+            try:
+                events.extend(self._requests[request_id].score(chunk, logits_SV[first:end]))
+                if chunk.is_last:
+                    rows = choice.sampler_rows(chunk.num_drafts, logits_SV.shape[1])
+                    due.append(_Due(choice, end - len(rows), rows))
+            except RequestFailed as error:
+                self.fail(request_id, str(error))
+        return events, due
+
+    def _advance(
+        self,
+        choice: Choice,
+        sampled: Sequence[Sampled | Unsampled],
+        hidden_SC: torch.Tensor | None,
+    ) -> list[Event]:
+        if choice.seq.seq_id not in self._choices:
+            return []
+        try:
+            delta = choice.advance(sampled)
+        except RequestFailed as error:
+            self.fail(choice.request_id, str(error))
+            return []
+        self.num_generated += len(delta.token_ids)
+        if choice.drafts is not None:
+            num_drafts = len(sampled) - 1
+            num_accepted = choice.drafts.observe(delta.token_ids, num_drafts)
+            self.num_accepted_drafts += num_accepted
+            self.num_rejected_drafts += num_drafts - num_accepted
+            if hidden_SC is not None:
+                choice.drafts.take_hidden(hidden_SC, delta.token_ids)
         active = self._requests[choice.request_id]
-        delta = choice.advance(token)
-        self.num_generated += 1
-        active.num_completion_tokens += 1
-        events: list[Event] = [(choice.request_id, delta)]
+        events = active.add(choice, delta)
         if delta.finish_reason is not None:
             self._end(choice)
-            active.choices.remove(choice)
             if not active.choices:
                 del self._requests[choice.request_id]
-                finished = Finished(active.num_prompt_tokens, active.num_completion_tokens, 0)
-                events.append((choice.request_id, finished))
         return events
 
     def _end(self, choice: Choice) -> None:

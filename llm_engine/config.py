@@ -18,13 +18,16 @@ class EngineConfig:
     """What to load and how much of the machine to give it.
 
     Units: lengths and chunks in tokens, `kv_cache_bytes` in bytes, `page_size` in tokens a page.
-    `max_model_len=None` takes the smaller of the model's own context and 8192.
-    `kv_cache_bytes=None` takes what `max_num_seqs` full contexts need, at most 1 GiB.
+    `max_model_len=None` takes the model's own context as far as the cache can hold four such
+    sequences, at least 8192 tokens where they fit. `kv_cache_bytes=None` takes what `max_num_seqs`
+    full contexts need, at most half of the memory that is left; it then grows and shrinks with
+    what the machine has to spare.
     `num_threads=None` leaves torch's thread count alone; a number sets it for the whole process.
     `kernels` asks for implementations by op ({"rms_norm": "torch"}), to be met or refused.
     `strict_floor` is the tier below which no op may run ("vendor", "fused"); None allows all.
     `weights` says whether quantised weights are computed in their packed form.
-    `prefix_cache` reuses computed prompts; `host_cache_bytes` keeps evicted pages in host memory.
+    `prefix_cache` reuses computed prompts; `isolate_tenants` keeps each tenant's to itself;
+    `host_cache_bytes` keeps evicted pages in host memory.
     `speculation` drafts up to `max_draft_tokens` tokens a step; `preemption` says how pages are
     given up. `batch_invariant` asks for logits that do not depend on the batch, bit for bit.
     `max_step_delay_s` bounds the delay that a prompt's chunk may add between two tokens of a
@@ -45,6 +48,7 @@ class EngineConfig:
     strict_floor: str | None = None
     weights: str = "auto"
     prefix_cache: bool = True
+    isolate_tenants: bool = False
     host_cache_bytes: int = 0
     speculation: str = "auto"
     max_draft_tokens: int = 8
@@ -83,3 +87,12 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidConfig(f"{name} is {value}, must be at least 1")
+        if self.host_cache_bytes < 0:
+            raise InvalidConfig(
+                f"host_cache_bytes is {self.host_cache_bytes}, must be at least 0 (0: no host tier)"
+            )
+        if self.max_step_delay_s is not None and self.max_step_delay_s <= 0:
+            raise InvalidConfig(
+                f"max_step_delay_s is {self.max_step_delay_s}, must be above 0: leave it out for "
+                "no bound"
+            )

@@ -1,37 +1,74 @@
-"""What an engine decides before it reads a weight: the cache's capacity, and its ops."""
+"""What an engine decides before it reads a weight: memory, the cache's capacity, and its ops."""
 
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import torch
 
-from kernels.ledger import Ledger
+from kernels.ledger import Decision, Ledger, Rejection
 from kernels.spec import Tier
-from llm_engine.capacity import Capacity, plan_capacity
+from llm_engine.cache.groups import CacheLayout
 from llm_engine.config import EngineConfig
+from llm_engine.errors import InvalidConfig
 from llm_engine.layers.attention import PagedCache
-from llm_engine.layers.bound_ops import BoundOps, OpSizes, bind_ops
+from llm_engine.layers.bound_ops import BoundOps, bind_ops
+from llm_engine.layers.invariance import make_invariant
+from llm_engine.layers.native import NativeCache
+from llm_engine.layers.op_choice import OpSizes
+from llm_engine.layers.weight_form import choose_weights
+from llm_engine.memory.ledger import MemoryLedger
+from llm_engine.memory.machine import MachineMemory, read_machine_memory
+from llm_engine.memory.solver import Capacity, CapacityQuestion, solve_capacity
+from llm_engine.memory.workspace import memory_ledger
 from llm_engine.model_config import ModelConfig
+
+WHERE = "llm engine"
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class EngineDecisions:
-    """Capacity and bound ops; the ledger says why."""
+    """Memory, capacity and bound ops; the ledger says why."""
 
     capacity: Capacity
+    layout: CacheLayout
+    memory: MemoryLedger
     ops: BoundOps
     ledger: Ledger
 
 
-def decide(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> EngineDecisions:
-    """Plan the cache and bind the ops, from settings and the model's config alone.
+def decide(
+    config: EngineConfig,
+    model: ModelConfig,
+    dtype: torch.dtype,
+    *,
+    is_quantised: bool = False,
+    weight_bytes: int = 0,
+    machine: MachineMemory | None = None,
+) -> EngineDecisions:
+    """Plan memory and cache and bind the ops, from settings, the model's config and the machine.
 
-    Raises: InvalidConfig; ImplUnavailable for an op that cannot run as asked; StrictRefusal when
-        an op lies below `config.strict_floor`.
+    `weight_bytes` are those still to be read, 0 once they are in memory.
+    Raises: InvalidConfig, with what would fit; ImplUnavailable for an op that cannot run as
+        asked; StrictRefusal when an op lies below `config.strict_floor`.
     """
+    machine = machine or read_machine_memory()
+    is_packed, weights = choose_weights(config, model, is_quantised=is_quantised)
     bytes_per_token = PagedCache.bytes_per_token(model, dtype)
-    capacity = plan_capacity(
-        config, model_context=model.max_position, bytes_per_token=bytes_per_token
+    if is_packed:
+        bytes_per_token = NativeCache.bytes_per_token(model)
+    layout = CacheLayout.single(page_tokens=config.page_size, bytes_per_token=bytes_per_token)
+    memory = memory_ledger(
+        config,
+        model,
+        item_bytes=dtype.itemsize,
+        weight_bytes=weight_bytes,
+        total_bytes=machine.total_bytes,
     )
+    capacity = solve_capacity(_question(config, model, layout, memory, machine))
+    _check_preemption(config, layout, capacity)
     sizes = OpSizes(
         chunk_tokens=config.prefill_chunk_tokens,
         num_seqs=config.max_num_seqs,
@@ -39,7 +76,143 @@ def decide(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Engi
         page_size=config.page_size,
     )
     ledger = Ledger()
-    ops = bind_ops(model, dtype, sizes, asked=config.kernels, ledger=ledger)
+    ops = bind_ops(model, dtype, sizes, asked=config.kernels, ledger=ledger, is_native=is_packed)
+    if config.batch_invariant:
+        ops = make_invariant(ops, config, model, dtype, ledger)
+    ledger.record(weights)
+    for decision in _cache_decisions(config, layout, capacity, memory, machine):
+        ledger.record(decision)
     if config.strict_floor is not None:
         ledger.require(Tier(config.strict_floor))
-    return EngineDecisions(capacity, ops, ledger)
+    return EngineDecisions(capacity, layout, memory, ops, ledger)
+
+
+def plan_hash(config: EngineConfig, capacity: Capacity, decisions: Sequence[Decision]) -> str:
+    """A name for what decides answers and speed: settings, longest sequence, every choice.
+
+    How much memory the machine happened to have is left out, so that two starts of the same
+    engine on the same machine have the same name.
+    """
+    chosen = sorted(
+        (d.kind, d.where, d.what, d.asked, d.chosen, str(d.tier), d.case)
+        for d in decisions
+        if d.kind != "memory"
+    )
+    plan = {
+        "config": asdict(config),
+        "max_model_len": capacity.max_model_len,
+        "decisions": chosen,
+    }
+    text = json.dumps(plan, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _question(
+    config: EngineConfig,
+    model: ModelConfig,
+    layout: CacheLayout,
+    memory: MemoryLedger,
+    machine: MachineMemory,
+) -> CapacityQuestion:
+    return CapacityQuestion(
+        model_context=model.max_position,
+        max_num_seqs=config.max_num_seqs,
+        page_tokens=config.page_size,
+        page_bytes=layout.groups[0].page_bytes,
+        available_bytes=machine.available_bytes,
+        fixed_bytes=memory.total_bytes + config.host_cache_bytes,
+        max_model_len=config.max_model_len,
+        cache_bytes=config.kv_cache_bytes,
+    )
+
+
+def _check_preemption(config: EngineConfig, layout: CacheLayout, capacity: Capacity) -> None:
+    needed = -(-capacity.max_model_len // config.page_size) * layout.groups[0].page_bytes
+    if config.preemption == "copy" and config.host_cache_bytes < needed:
+        raise InvalidConfig(
+            f"preemption is 'copy', but host_cache_bytes is {config.host_cache_bytes}: a sequence "
+            f"of {capacity.max_model_len} tokens takes {needed} bytes; give it that much, or ask "
+            "for 'auto'"
+        )
+
+
+def _cache_decisions(
+    config: EngineConfig,
+    layout: CacheLayout,
+    capacity: Capacity,
+    memory: MemoryLedger,
+    machine: MachineMemory,
+) -> list[Decision]:
+    is_asked = config.kv_cache_bytes is not None
+    page_bytes = layout.groups[0].page_bytes
+    num_tokens = capacity.num_pages * config.page_size
+    numbers = [f"{e.name}: {e.size_bytes / _MIB:.0f} MiB ({e.source})" for e in memory.entries]
+    size = _decision(
+        "memory",
+        "KV capacity",
+        f"{num_tokens} tokens, longest sequence {capacity.max_model_len}",
+        asked=str(config.kv_cache_bytes) if is_asked else "auto",
+        reasons=(
+            f"{capacity.num_pages} pages of {page_bytes} bytes, up to {capacity.num_reserved} "
+            "while memory is to be had",
+            f"{machine.available_bytes / _MIB:.0f} MiB available ({machine.bound_by})",
+            *numbers,
+        ),
+    )
+    chunk = _decision(
+        "memory",
+        "prompt chunk",
+        f"{config.prefill_chunk_tokens} tokens",
+        asked=str(config.prefill_chunk_tokens),
+        reasons=("the step's workspace is sized for it",),
+    )
+    page = _decision(
+        "page",
+        "page size",
+        f"{config.page_size} tokens",
+        asked=str(config.page_size),
+        reasons=("small pages let more of a prefix be reused",),
+    )
+    return [size, chunk, page, _prefix_decision(config, layout)]
+
+
+def _prefix_decision(config: EngineConfig, layout: CacheLayout) -> Decision:
+    if not config.prefix_cache:
+        return _decision("cache", "prefix cache", "off", asked="off", reasons=("asked for",))
+    copied = Rejection(
+        candidate="copy on write of a partly filled block",
+        reasons=(
+            f"it saves at most {layout.block_tokens - 1} tokens of prefill and costs every sharer "
+            "a page copy",
+        ),
+    )
+    return _decision(
+        "cache",
+        "prefix cache",
+        f"radix tree over blocks of {layout.block_tokens} tokens",
+        asked="on",
+        reasons=(f"shortest reusable prefix: {layout.min_reusable_prefix} tokens",),
+        rejected=(copied,),
+    )
+
+
+def _decision(
+    kind: str,
+    what: str,
+    chosen: str,
+    *,
+    asked: str,
+    reasons: tuple[str, ...],
+    rejected: tuple[Rejection, ...] = (),
+) -> Decision:
+    return Decision(
+        kind="memory" if kind == "memory" else "page" if kind == "page" else "cache",
+        where=WHERE,
+        what=what,
+        asked=asked,
+        chosen=chosen,
+        tier=Tier.VENDOR,
+        source="default" if asked in ("auto", "on") else "explicit",
+        reasons=reasons,
+        rejected=rejected,
+    )

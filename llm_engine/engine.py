@@ -1,23 +1,32 @@
-"""The engine: add requests, step, read events. A step = schedule, run, sample, report.
+"""The engine: add requests, step, read events.
 
-Single-threaded; `loop.EngineLoop` gives it a thread of its own.
+A step = expire, draft, schedule, run, advance, commit, free. Single-threaded; `loop.EngineLoop`
+gives it a thread of its own.
 """
 
-from collections.abc import Iterable
-from typing import Self
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from typing import Any, Self
 
 import torch
 
 from llm_engine.answers import Answers, Event
+from llm_engine.assembly import build_cache, build_keeper, build_scheduler
+from llm_engine.cache.report import cache_counts, describe_cache
 from llm_engine.config import EngineConfig
-from llm_engine.decisions import decide
+from llm_engine.decisions import decide, plan_hash
 from llm_engine.errors import QueueFull, RequestFailed
-from llm_engine.kv_cache import PagePool
 from llm_engine.loader import LoadedModel, load_model
-from llm_engine.prompt import PreparedRequest, prepare
+from llm_engine.memory.ledger import MemoryLedger
+from llm_engine.memory.machine import MachineMemory, read_machine_memory
+from llm_engine.memory.workspace import STEP
+from llm_engine.models.tiled_head import TiledHead
+from llm_engine.prompt import PreparedRequest, Preparer
 from llm_engine.runner import Runner
-from llm_engine.scheduler import Scheduler
+from llm_engine.speculation.decision import decide_speculation, make_speculator
 from llm_engine.types import EngineStats, GenerationRequest
+from llm_engine.warm_up import measure_step
 
 
 class LLMEngine:
@@ -25,29 +34,66 @@ class LLMEngine:
 
     Invariants: every request added yields deltas for each choice and then one `Finished`, unless
     it is aborted or fails; `check_integrity` holds between steps; `ledger` says which
-    implementation runs each op, and why.
+    implementation runs each op, and why; `memory` where the memory beside the cache goes.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
-        """Decide, then allocate the cache.
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        read_memory: Callable[[], MachineMemory] = read_machine_memory,
+    ) -> None:
+        """Decide, then reserve the cache. Units: `clock` counts seconds.
 
         Raises: InvalidConfig, ImplUnavailable, StrictRefusal: see `llm_engine.decisions.decide`.
         """
-        decisions = decide(config, loaded.model.config, loaded.dtype)
+        decisions = decide(
+            config,
+            loaded.model.config,
+            loaded.dtype,
+            is_quantised=loaded.is_packed,
+            machine=read_memory(),
+        )
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         self.config = config
         self.tokenizer = loaded.tokenizer
-        self.card = loaded.card(decisions, config.page_size)
         self.ledger = decisions.ledger
-        self._answers = Answers(loaded.tokenizer, loaded.eos_token_ids)
-        self._pool = PagePool(decisions.capacity.num_pages, config.page_size)
-        self._scheduler = Scheduler(
-            self._pool,
-            max_num_seqs=config.max_num_seqs,
-            prefill_chunk_tokens=config.prefill_chunk_tokens,
+        self.memory = decisions.memory
+        self._clock = clock
+        self._adapters = loaded.adapters
+        if (adapters := loaded.adapters.decision()) is not None:
+            self.ledger.record(adapters)
+        self._cache = build_cache(config, decisions)
+        is_tiled = config.batch_invariant and not decisions.ops.is_native
+        model = TiledHead(loaded.model) if is_tiled else loaded.model
+        self._runner = Runner(model, self._cache, loaded.dtype, decisions.ops, loaded.adapters)
+        self._scheduler = build_scheduler(config, self._cache, self._runner.cache, self.ledger)
+        self._keeper = build_keeper(config, self._cache, decisions, read_memory, clock)
+        speculation = decide_speculation(
+            config, can_take_back=not decisions.layout.has_state, ledger=self.ledger
         )
-        self._runner = Runner(loaded.model, self._pool, loaded.dtype, decisions.ops)
+        self._answers = Answers(
+            loaded.tokenizer,
+            loaded.eos_token_ids,
+            speculator=make_speculator(config, speculation, clock),
+            clock=clock,
+        )
+        self.card = replace(
+            loaded.card(decisions, config.page_size),
+            plan_hash=plan_hash(config, decisions.capacity, tuple(self.ledger)),
+        )
+        self.preparer = Preparer(
+            loaded.tokenizer,
+            vocab_size=self.card.vocab_size,
+            max_model_len=self.card.max_model_len,
+            eos_token_ids=loaded.eos_token_ids,
+            grammar_timeout_s=config.grammar_timeout_s,
+        )
+        for decision in self.preparer.decisions():
+            self.ledger.record(decision)
         self._num_prompt = 0
         self._num_steps = 0
 
@@ -75,12 +121,8 @@ class LLMEngine:
 
         Raises: InvalidRequest, ContextLengthExceeded.
         """
-        return prepare(
-            request,
-            self.tokenizer,
-            vocab_size=self.card.vocab_size,
-            max_model_len=self.card.max_model_len,
-        )
+        self._adapters.check(request.adapter)
+        return self.preparer.prepare(request)
 
     def add(self, request: GenerationRequest) -> None:
         """Check a request and queue it.
@@ -94,25 +136,50 @@ class LLMEngine:
 
     def add_prepared(self, prepared: PreparedRequest) -> None:
         """Queue a checked request, whatever the cap. Raises: InvalidRequest for an id in use."""
+        request = prepared.request
         seqs = self._answers.open(prepared)
         self._num_prompt += len(prepared.prompt_ids)
         for seq in seqs:
+            seq.cache_salt = request.cache_salt
+            if self.config.isolate_tenants:
+                # Lengths keep pairs apart that would read the same when joined.
+                seq.cache_salt = f"{len(request.tenant)}:{request.tenant}{request.cache_salt}"
             self._scheduler.add(seq)
 
     def step(self) -> list[Event]:
         """Compute one step and return what it produced, in order; nothing when there is no work."""
+        started_s = self._clock()
+        if self._scheduler.take_expired(started_s):
+            self._answers.expire()
+            self._free_ended()
+        self._answers.draft()
         plan = self._scheduler.schedule()
         if not plan.chunks:
             return []
         self._num_steps += 1
         logits_SV = self._runner.run(plan.chunks)
+        events = [] if logits_SV is None else self._answers.advance(plan.chunks, logits_SV)
         for chunk in plan.chunks:
             self._scheduler.commit(chunk)
-        if logits_SV is None:
-            return []
-        events = self._answers.advance(plan.chunks, logits_SV)
+            chunk.seq.draft_ids = ()
         self._free_ended()
+        self._scheduler.step_time.observe(plan.shape, self._clock() - started_s)
+        self.tend()
         return events
+
+    def tend(self) -> None:
+        """Keep the cache's memory within what the machine can spare; cheap when it is not time."""
+        if self._keeper is not None:
+            self._keeper.tend()
+
+    def warm_up(self) -> MemoryLedger:
+        """Measure the workspace of a full chunk while idle, in place of the formula's figure."""
+        assert not self.has_work, "a warm-up needs an idle engine"
+        num_tokens = min(self.config.prefill_chunk_tokens, self.card.max_model_len)
+        measured = measure_step(self._cache, self._runner, num_tokens)
+        if measured is not None:
+            self.memory = self.memory.measured(STEP, measured)
+        return self.memory
 
     def abort(self, request_id: str) -> None:
         """Drop a request; its slots and pages are free at once. An unknown id is no error."""
@@ -139,19 +206,31 @@ class LLMEngine:
         return EngineStats(
             running=self._scheduler.num_running,
             waiting=self._scheduler.num_waiting,
-            kv_pages_used=self._pool.num_used,
-            kv_pages_total=self._pool.num_pages,
             generated_tokens_total=self._answers.num_generated,
             prompt_tokens_total=self._num_prompt,
             preemptions_total=self._scheduler.num_preemptions,
+            copied_preemptions_total=self._scheduler.num_copied_preemptions,
             steps_total=self._num_steps,
+            accepted_drafts_total=self._answers.num_accepted_drafts,
+            rejected_drafts_total=self._answers.num_rejected_drafts,
+            **cache_counts(self._cache),
         )
 
+    def describe_cache(self) -> dict[str, Any]:
+        """The cache's groups, geometry and counts, and the memory beside it; plain values."""
+        memory = [asdict(entry) for entry in self.memory.entries]
+        return describe_cache(self._cache) | {"memory": memory}
+
+    def clear_cache(self) -> None:
+        """Forget every prefix that no running request uses."""
+        self._cache.clear()
+
     def check_integrity(self) -> None:
-        """Verify the page pool, and that an idle engine owns no page. Raises: AssertionError."""
-        self._pool.check_integrity()
+        """Verify the cache, and that an idle engine holds nothing. Raises: AssertionError."""
+        self._cache.check_integrity()
         if not self.has_work:
-            assert self._pool.num_used == 0, f"{self._pool.num_used} pages leaked"
+            num_used = [pool.num_used for pool in self._cache.pools]
+            assert not any(num_used), f"{num_used} pages leaked"
             num_choices = self._answers.num_choices
             assert num_choices == 0, f"{num_choices} choices leaked"
 

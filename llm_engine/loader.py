@@ -5,15 +5,19 @@ from pathlib import Path
 
 import torch
 
+from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import EngineDecisions, decide
 from llm_engine.errors import UnsupportedModel
+from llm_engine.layers.weight_form import choose_weights
 from llm_engine.model_config import ModelConfig
 from llm_engine.models.base import CausalModel
+from llm_engine.models.parameters import Parameters, WeightFacts
 from llm_engine.models.registry import model_class
 from llm_engine.tokenizer import Tokenizer
 from llm_engine.types import ModelCard
-from llm_engine.weights.checkpoint import Checkpoint
+from llm_engine.weights.checkpoint import Checkpoint, UnpackedCheckpoint
+from llm_engine.weights.footprint import tensor_bytes
 from llm_engine.weights.resolve import ModelSource, resolve
 from llm_engine.weights.safetensors import SafetensorsCheckpoint
 
@@ -30,6 +34,14 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     source: ModelSource
     dtype: torch.dtype
+    facts: WeightFacts
+    adapters: AdapterSet
+    is_packed: bool = False
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the weights and adapters take, measured on the tensors themselves."""
+        return tensor_bytes((self.model, self.adapters))
 
     def card(self, decisions: EngineDecisions, page_size: int) -> ModelCard:
         """What clients are shown of it under an engine's decisions."""
@@ -55,13 +67,38 @@ def load_model(config: EngineConfig) -> LoadedModel:
     source = resolve(config.model)
     dtype = choose_dtype(config.dtype)
     checkpoint = open_checkpoint(source)
-    decide(config, ModelConfig.from_mapping(checkpoint.config), dtype)
+    shape = ModelConfig.from_mapping(checkpoint.config)
+    parameters = Parameters.of(shape)
+    parameters.check(checkpoint)
+    facts = parameters.facts(checkpoint, dtype)
+    is_packed, _ = choose_weights(config, shape, is_quantised=facts.is_quantised)
+    decisions = decide(
+        config,
+        shape,
+        dtype,
+        is_quantised=facts.is_quantised,
+        weight_bytes=facts.packed_bytes if is_packed else facts.unpacked_bytes,
+    )
+    if decisions.ops.is_native:
+        dtype = torch.float32  # of what lies between the packed products
+    else:
+        checkpoint = UnpackedCheckpoint(checkpoint)
     model = load_weights(checkpoint, dtype)
+    adapters = AdapterSet.load(config.adapters, shape, dtype)
     tokenizer = Tokenizer.load(source)
     eos_token_ids = set(checkpoint.eos_token_ids)
     if tokenizer.eos_token_id is not None:
         eos_token_ids.add(tokenizer.eos_token_id)
-    return LoadedModel(model, tokenizer, frozenset(eos_token_ids), source, dtype)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        eos_token_ids=frozenset(eos_token_ids),
+        source=source,
+        dtype=dtype,
+        facts=facts,
+        adapters=adapters,
+        is_packed=decisions.ops.is_native,
+    )
 
 
 def open_checkpoint(source: ModelSource) -> Checkpoint:
@@ -74,11 +111,13 @@ def open_checkpoint(source: ModelSource) -> Checkpoint:
 
 
 def load_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> CausalModel:
-    """Read every tensor once, then close the files.
+    """Check what the headers say, read every tensor once, then close the files.
 
-    Raises: UnsupportedModel if tensors are missing, or are left over and would be ignored.
+    Raises: UnsupportedModel if tensors are missing, have another shape than the config says, or
+        are left over and would be ignored.
     """
     config = ModelConfig.from_mapping(checkpoint.config)
+    Parameters.of(config).check(checkpoint)
     with torch.inference_mode():
         model = model_class(config.architecture).load(config, checkpoint, dtype)
     left_over = [name for name in checkpoint.untaken() if not _is_redundant(name, config)]

@@ -3,13 +3,14 @@
 import logging
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from llm_engine.engine import LLMEngine
 from llm_engine.errors import EngineDead, InvalidRequest, LLMError, QueueFull
 from llm_engine.prompt import PreparedRequest
-from llm_engine.types import Finished, GenerationRequest, TextDelta
+from llm_engine.types import Finished, GenerationRequest, PromptScored, TextDelta
 
+IDLE_S = 1.0  # without work for so long, memory is looked after and the books are checked
 _LOG = logging.getLogger(__name__)
 
 
@@ -17,19 +18,21 @@ class _Cancelled:
     """The last item of a handle whose request was cancelled."""
 
 
-_Item = TextDelta | Finished | LLMError | _Cancelled
+_Item = TextDelta | PromptScored | Finished | LLMError | _Cancelled
+Listener = Callable[[TextDelta | PromptScored | Finished | LLMError | None], None]
 
 
 class RequestHandle:
     """A caller's end of one request."""
 
-    def __init__(self, request_id: str, loop: "EngineLoop") -> None:
+    def __init__(self, request_id: str, loop: "EngineLoop", listener: Listener | None) -> None:
         """Made by `EngineLoop.submit`."""
         self.request_id = request_id
         self._loop = loop
+        self._listener = listener
         self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
 
-    def events(self) -> Iterator[TextDelta | Finished]:
+    def events(self) -> Iterator[TextDelta | PromptScored | Finished]:
         """Wait for events and yield them; ends after `Finished`, or early after `cancel`.
 
         To be read once. Raises: EngineDead if the loop ends first, naming the cause;
@@ -51,7 +54,10 @@ class RequestHandle:
 
     def put(self, item: _Item) -> None:
         """Deliver an item; called by the loop."""
-        self._items.put(item)
+        if self._listener is None:
+            self._items.put(item)
+        else:
+            self._listener(None if isinstance(item, _Cancelled) else item)
 
 
 class EngineLoop:
@@ -87,16 +93,22 @@ class EngineLoop:
         self._thread.start()
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """End the thread after its current step; open handles raise EngineDead."""
+        """End the thread after its current step, and the process that compiles grammars.
+
+        Open handles raise EngineDead.
+        """
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(timeout_s)
+        self.engine.preparer.close()
 
-    def submit(self, request: GenerationRequest) -> RequestHandle:
+    def submit(self, request: GenerationRequest, listener: Listener | None = None) -> RequestHandle:
         """Check and queue a request; the caller's thread does the tokenising.
 
+        `listener` gets each item on the loop's thread (None: cancelled) instead of the handle's
+        `events`; it must be quick and must not raise.
         Raises: InvalidRequest, ContextLengthExceeded, QueueFull, EngineDead.
         """
         prepared = self.engine.prepare(request)
@@ -111,7 +123,7 @@ class EngineLoop:
                     f"request_id {request.request_id!r} is in use: choose another",
                     param="request_id",
                 )
-            handle = RequestHandle(request.request_id, self)
+            handle = RequestHandle(request.request_id, self, listener)
             self._handles[request.request_id] = handle
             self._inbox.append(prepared)
             self._changed.notify()
@@ -138,9 +150,13 @@ class EngineLoop:
 
     def _take_orders(self) -> bool:
         """Wait for something to do, apply new requests and cancellations; false to stop."""
+        is_checked = False
+        while not self._wait(IDLE_S):
+            self.engine.tend()
+            if not is_checked:
+                self.engine.check_integrity()
+                is_checked = True
         with self._changed:
-            while not (self._inbox or self._cancels or self._is_stopping or self.engine.has_work):
-                self._changed.wait()
             if self._is_stopping:
                 return False
             arrivals, self._inbox = self._inbox, []
@@ -155,13 +171,22 @@ class EngineLoop:
                 self._close(handle.request_id, _Cancelled())
         return True
 
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait for orders or work; false when there were none for so long."""
+        with self._changed:
+            return self._changed.wait_for(self._has_orders, timeout_s)
+
+    def _has_orders(self) -> bool:
+        has_orders = bool(self._inbox or self._cancels)
+        return has_orders or self._is_stopping or self.engine.has_work
+
     def _admit(self, prepared: PreparedRequest) -> None:
         try:
             self.engine.add_prepared(prepared)
         except LLMError as error:
             self._close(prepared.request.request_id, error)
 
-    def _deliver(self, events: list[tuple[str, TextDelta | Finished]]) -> None:
+    def _deliver(self, events: list[tuple[str, TextDelta | PromptScored | Finished]]) -> None:
         for request_id, event in events:
             if isinstance(event, Finished):
                 self._close(request_id, event)

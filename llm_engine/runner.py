@@ -1,55 +1,74 @@
 """Device work of one step: tokens in, logits out."""
 
-# N tokens in the step, S rows to sample, C channels, V vocabulary.
+# N tokens in the step, S rows with logits, C channels, V vocabulary.
 
 from collections.abc import Sequence
 
 import torch
 
-from llm_engine.kv_cache import PagePool
+from llm_engine.adapters.adapter_set import AdapterSet
+from llm_engine.cache.kv_cache import KVCache
 from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache
 from llm_engine.layers.bound_ops import BoundOps
+from llm_engine.layers.native import NativeAttend, NativeCache
+from llm_engine.layers.step import Attend, Step
 from llm_engine.models.base import CausalModel
-from llm_engine.scheduler import Chunk
+from llm_engine.sequence import Chunk
 
 
 class Runner:
     """A model and the memory of its cache; the page pool says where each sequence's pages are."""
 
     def __init__(
-        self, model: CausalModel, pool: PagePool, dtype: torch.dtype, ops: BoundOps
+        self,
+        model: CausalModel,
+        pool: KVCache,
+        dtype: torch.dtype,
+        ops: BoundOps,
+        adapters: AdapterSet | None = None,
     ) -> None:
-        """Allocate the cache for every page of the pool."""
+        """Allocate the cache for every page of the pool, in the layout of the bound blocks."""
         self._model = model
         self._pool = pool
         self._ops = ops
-        self._cache = PagedCache(model.config, pool.num_pages, pool.page_size, dtype)
+        self._adapters = adapters
+        self.cache: PagedCache | NativeCache
+        if ops.is_native:
+            self.cache = NativeCache(model.config, pool.num_pages, pool.page_size)
+        else:
+            self.cache = PagedCache(model.config, pool.num_pages, pool.page_size, dtype)
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor | None:
         """Compute the chunks and store their keys and values.
 
-        Returns float32 logits (S, V), one row per chunk with `is_last`, in order; None if no
-        chunk is a last one.
+        Returns float32 logits (S, V), for the last `num_logits` rows of each chunk, in order;
+        None if there is no such row.
         """
         token_ids: list[int] = []
-        positions: list[int] = []
-        sampled_rows: list[int] = []
+        rows: list[int] = []
         for chunk in chunks:
-            end = chunk.start + chunk.num_tokens
-            token_ids.extend(chunk.seq.token_ids[chunk.start : end])
-            positions.extend(range(chunk.start, end))
-            if chunk.is_last:
-                sampled_rows.append(len(token_ids) - 1)
-        ops, spans = self._ops, [self._span(chunk) for chunk in chunks]
-        attend = PagedAttention(self._cache, spans, ops)
-        ids_N, positions_N = torch.tensor(token_ids), torch.tensor(positions)
-        hidden_NC = self._model.hidden(ids_N, positions_N, attend, ops)
-        if not sampled_rows:
+            token_ids.extend(chunk.token_ids)
+            rows.extend(range(len(token_ids) - chunk.num_logits, len(token_ids)))
+        updates = None
+        if self._adapters is not None:
+            updates = self._adapters.for_step([(c.seq.adapter_id, c.num_tokens) for c in chunks])
+        step = Step(torch.tensor(token_ids), self._attend(chunks), updates)
+        hidden_NC = self._model.hidden(step, self._ops)
+        if not rows:
             return None
-        if len(sampled_rows) < len(token_ids):
-            hidden_NC = hidden_NC[sampled_rows]
-        return self._model.logits(hidden_NC, ops)
+        if len(rows) < len(token_ids):
+            hidden_NC = hidden_NC[rows]
+        return self._model.logits(hidden_NC, self._ops)
+
+    def _attend(self, chunks: Sequence[Chunk]) -> Attend:
+        spans = [self._span(chunk) for chunk in chunks]
+        rotary = self._model.rotary
+        if isinstance(self.cache, NativeCache):
+            return NativeAttend(self.cache, spans, rotary)
+        positions = [p for span in spans for p in range(span.start, span.end)]
+        rotation = rotary.rotation(torch.tensor(positions))
+        return PagedAttention(self.cache, spans, self._ops, rotation)
 
     def _span(self, chunk: Chunk) -> AttentionSpan:
         pages = self._pool.table(chunk.seq.seq_id)

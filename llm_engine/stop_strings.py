@@ -18,10 +18,11 @@ class StopMatcher:
     The result depends on the text only, never on how it was cut into pieces.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        """Watch for these strings, none of them empty."""
+    def __init__(self, stops: Sequence[str], *, is_shown: bool = False) -> None:
+        """Watch for these strings, none of them empty; `is_shown` cuts behind them instead."""
         assert all(stops)
         self._stops = tuple(stops)
+        self._is_shown = is_shown
         self._held = ""
 
     def push(self, text: str) -> StopResult:
@@ -35,8 +36,8 @@ class StopMatcher:
             if (start := self._held.find(stop)) >= 0
         ]
         if matches:
-            _, start = min(matches)
-            shown, self._held = self._held[:start], ""
+            end, start = min(matches)
+            shown, self._held = self._held[: end if self._is_shown else start], ""
             return StopResult(shown, is_stopped=True)
         cut = len(self._held) - self._num_pending()
         shown, self._held = self._held[:cut], self._held[cut:]

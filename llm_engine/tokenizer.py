@@ -2,29 +2,26 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import cached_property
 from threading import Lock
-from typing import Any, cast
+from typing import Any
 
-from llm_engine.chat_template import to_template_messages
-from llm_engine.errors import InvalidRequest, UnsupportedModel
-from llm_engine.types import ChatMessage
+from tokenizers import Tokenizer as Backend
+
+from llm_engine.weights.gguf_tokenizer import byte_level_alphabet, read_gguf
 from llm_engine.weights.resolve import ModelSource
+from llm_engine.weights.tokenizer_parts import TokenizerParts, read_folder
 
 
 class Tokenizer:
-    """A fast tokenizer with its chat template. May be used by several threads.
+    """A fast tokenizer with its chat template. May be used by several threads."""
 
-    Source: the transformers tokenizer classes, which know every model's files.
-    """
-
-    def __init__(self, hf_tokenizer: Any) -> None:  # noqa: ANN401 - transformers is untyped here
-        """Wrap a fast tokenizer of transformers."""
-        self._hf = hf_tokenizer
-        self._backend = hf_tokenizer.backend_tokenizer
+    def __init__(self, parts: TokenizerParts) -> None:
+        """Wrap what a model's files describe."""
+        self._parts = parts
+        self._backend = parts.backend
         self._lock = Lock()
-        self._is_byte_level = _is_byte_level(json.loads(self._backend.to_str()))
-        self._byte_of = _byte_level_alphabet()
+        self._byte_of = byte_level_alphabet()
         self._added: Mapping[int, str] = {
             token_id: token.content
             for token_id, token in self._backend.get_added_tokens_decoder().items()
@@ -36,51 +33,51 @@ class Tokenizer:
 
         Raises: UnsupportedModel if there is no fast tokenizer.
         """
-        try:
-            hf_tokenizer = _from_gguf(source.path) if source.kind == "gguf" else _auto(source.path)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise UnsupportedModel(f"no tokenizer in {source.path}: {error}") from error
-        if not getattr(hf_tokenizer, "is_fast", False):
-            raise UnsupportedModel(f"{source.path} has no fast tokenizer (tokenizer.json)")
-        return cls(hf_tokenizer)
+        return cls(read_gguf(source.path) if source.kind == "gguf" else read_folder(source.path))
+
+    @property
+    def backend(self) -> Backend:
+        """The tokenizers library's object; it is not to be changed."""
+        return self._backend
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """Special tokens by role: bos_token, eos_token, unk_token, pad_token where they exist."""
+        return self._parts.special_tokens
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the model's chat template."""
+        return self._parts.chat_template
 
     @property
     def eos_token_id(self) -> int | None:
         """The tokenizer's own end-of-sequence token."""
-        return self._hf.eos_token_id
+        token = self.special_tokens.get("eos_token")
+        return None if token is None else self._backend.token_to_id(token)
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that have a text, added ones included; a model may have more rows."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text, with the model's usual special tokens around it."""
         with self._lock:
             return list(self._backend.encode(text, add_special_tokens=True).ids)
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Tokens of a conversation, ready for the assistant's next turn.
-
-        Raises: InvalidRequest for an unknown role, or when the template refuses the messages.
-        """
-        from jinja2 import TemplateError
-
-        template = self._hf.chat_template
-        if not template:
-            raise InvalidRequest(
-                "this model has no chat template: send prompt_token_ids instead of messages",
-                param="messages",
-            )
-        entries = to_template_messages(messages, str(template))
-        try:
-            text = self._hf.apply_chat_template(entries, tokenize=False, add_generation_prompt=True)
-        except TemplateError as error:
-            raise InvalidRequest(
-                f"the model's chat template refuses these messages: {error}", param="messages"
-            ) from error
+    def encode_text(self, text: str) -> list[int]:
+        """Tokens of a text as it stands; special tokens written in it are recognised."""
         with self._lock:
             return list(self._backend.encode(text, add_special_tokens=False).ids)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of tokens without the special ones; U+FFFD for bytes that form no character."""
+    def decode(self, token_ids: Sequence[int], *, keep_special: bool = False) -> str:
+        """Text of tokens; U+FFFD for bytes that form no character.
+
+        Special tokens leave no text unless `keep_special`.
+        """
         with self._lock:
-            return self._backend.decode(list(token_ids), skip_special_tokens=True)
+            return self._backend.decode(list(token_ids), skip_special_tokens=not keep_special)
 
     def token_bytes(self, token_id: int) -> bytes:
         """A token's own bytes, possibly a part of a character."""
@@ -95,35 +92,11 @@ class Tokenizer:
             return bytes([int(token[3:5], 16)])
         return token.replace("\u2581", " ").encode()
 
-
-def _auto(folder: Path) -> Any:  # noqa: ANN401 - transformers is untyped here
-    from transformers import AutoTokenizer
-
-    load = cast(Any, AutoTokenizer).from_pretrained
-    return load(str(folder), local_files_only=True, trust_remote_code=False)
-
-
-def _from_gguf(path: Path) -> Any:  # noqa: ANN401 - transformers is untyped here
-    """The class that transformers chooses for the family; choosing would parse the file again."""
-    from transformers import PreTrainedTokenizerFast
-
-    load = cast(Any, PreTrainedTokenizerFast).from_pretrained
-    return load(str(path.parent), gguf_file=path.name, local_files_only=True)
-
-
-def _is_byte_level(backend: Mapping[str, Any]) -> bool:
-    decoder: dict[str, Any] = backend.get("decoder") or {}
-    parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
-    return any(part.get("type") == "ByteLevel" for part in parts)
-
-
-def _byte_level_alphabet() -> dict[str, int]:
-    """Character to byte: printable bytes stand for themselves, others from U+0100 upwards.
-
-    Source: the byte-level BPE of GPT-2.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    alphabet = {chr(byte): byte for byte in printable}
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    alphabet.update({chr(256 + offset): byte for offset, byte in enumerate(others)})
-    return alphabet
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        decoder = self._backend.decoder
+        if decoder is None:
+            return False
+        state: dict[str, Any] = json.loads(decoder.__getstate__())
+        parts: list[dict[str, Any]] = state.get("decoders", [state])
+        return any(part.get("type") == "ByteLevel" for part in parts)

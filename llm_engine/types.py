@@ -71,11 +71,13 @@ class Constraint:
     """What the whole answer must match.
 
     `source` is empty for json_object, a JSON schema as JSON text for json_schema, a regular
-    expression, a JSON list of strings for choice, a Lark grammar for grammar.
+    expression, a JSON list of strings for choice, a Lark grammar for grammar. `strict` refuses
+    a schema of which any keyword is unknown or cannot be followed; otherwise it is left out.
     """
 
     kind: ConstraintKind
     source: str = ""
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ class GenerationRequest:
     last token, in seconds. `adapter` names a LoRA adapter of the engine. `tools` go to the chat
     template; `constraint` binds the answer. `continue_final_message` goes on with the last
     assistant message instead of opening a new one. `template_options` reach the chat template.
+    Computed prompts are shared between requests of the same `cache_salt` only.
     """
 
     request_id: str
@@ -175,6 +178,7 @@ class GenerationRequest:
     constraint: Constraint | None = None
     continue_final_message: bool = False
     template_options: Mapping[str, object] = field(default_factory=dict[str, object])
+    cache_salt: str = ""
 
     def __post_init__(self) -> None:
         """Check that exactly one kind of prompt is there, and that it is not empty."""
@@ -241,11 +245,13 @@ class TextDelta:
 class PromptScored:
     """The prompt's log probabilities, one entry per token; the first token has none.
 
-    Comes once, before the first delta, where `prompt_logprobs` was asked for.
+    Comes once, before the first delta, where `prompt_logprobs` was asked for. `first_bytes` are
+    the first token's own bytes, which no entry shows.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob | None, ...]
+    first_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +273,8 @@ class Finished:
 class ModelCard:
     """What is loaded; `source` says where the weights came from.
 
-    `kernels` lists (op, implementation, tier) of every op that is bound.
+    `kernels` lists (op, implementation, tier) of every op that is bound. `plan_hash` names the
+    settings and decisions behind the answers, so that measurements can be told apart.
     """
 
     name: str
@@ -279,11 +286,19 @@ class ModelCard:
     vocab_size: int
     kv_tokens: int
     kernels: tuple[tuple[str, str, str], ...] = ()
+    plan_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counts at one moment; the totals grow for as long as the engine lives."""
+    """Counts at one moment; the totals grow for as long as the engine lives.
+
+    Pages in use and pages cached are different ones; both are of `kv_pages_total`, and the rest
+    is free. A request is a prefix hit when part of its prompt came from the cache (a partial one
+    when more of it could have), else a miss with one cause of `prefix_misses_total`.
+    `prefix_warnings_total` counts the runs of misses of prompts that began alike. Bytes of the
+    host tier: held now, allowed, copied out of the device and into it.
+    """
 
     running: int
     waiting: int
@@ -293,6 +308,23 @@ class EngineStats:
     prompt_tokens_total: int
     preemptions_total: int
     steps_total: int
+    kv_pages_cached: int = 0
+    copied_preemptions_total: int = 0
+    min_reusable_prefix: int = 0
+    prefix_hits_total: int = 0
+    prefix_partial_hits_total: int = 0
+    prefix_hit_tokens_total: int = 0
+    prefix_prompt_tokens_total: int = 0
+    prefix_misses_total: Mapping[str, int] = field(default_factory=dict[str, int])
+    prefix_warnings_total: int = 0
+    prefix_evicted_blocks_total: int = 0
+    prefix_pinned_blocks: int = 0
+    host_cache_bytes: int = 0
+    host_cache_capacity_bytes: int = 0
+    host_cache_out_bytes_total: int = 0
+    host_cache_in_bytes_total: int = 0
+    accepted_drafts_total: int = 0
+    rejected_drafts_total: int = 0
 
 
 def _check_range(

@@ -21,6 +21,8 @@ from service.metrics import Metrics
 from service.routes import (
     batches,
     chat,
+    completions,
+    engine_stats,
     files,
     health,
     job_events,
@@ -41,6 +43,7 @@ PAGE_FOLDER = Path(__file__).parent / "page"
 _log = logging.getLogger("lanewise.service")
 _ROUTERS = (
     chat,
+    completions,
     models,
     videos,
     files,
@@ -49,6 +52,7 @@ _ROUTERS = (
     job_files,
     batches,
     plan,
+    engine_stats,
     health,
     keys,
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
+from starlette.concurrency import run_in_threadpool
 
 from service.context import GatewayDep
 from service.errors import Forbidden, Unauthorized
@@ -42,10 +43,13 @@ class Principal:
 LOCAL = Principal(key_id=LOCAL_KEY_ID, scopes=frozenset({ADMIN}))
 
 
-def authenticate(
+async def authenticate(
     request: Request, gateway: GatewayDep, _: Annotated[object, Depends(_bearer)] = None
 ) -> Principal:
-    """The owner of the bearer key; everyone is the local admin where keys are off."""
+    """The owner of the bearer key; everyone is the local admin where keys are off.
+
+    Only the look-up takes a thread: each visit to one delays the first token.
+    """
     if gateway.settings.auth == "off":
         return LOCAL
     headers = request.headers.getlist("authorization")
@@ -57,18 +61,18 @@ def authenticate(
     scheme, _, secret = headers[0].partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise Unauthorized("The Authorization header is not of the form `Bearer sk-…`.")
-    key = gateway.client.store.keys.verify(secret.strip())
+    key = await run_in_threadpool(gateway.client.store.keys.verify, secret.strip())
     if key is None:
         raise Unauthorized("This API key is not known, or was revoked.")
     return Principal(key_id=key.id, scopes=frozenset(key.scopes))
 
 
-def authenticate_or_signed(
+async def authenticate_or_signed(
     request: Request, gateway: GatewayDep, _: Annotated[object, Depends(_bearer)] = None
 ) -> Principal:
     """As `authenticate`, but a valid signature in the query does as well."""
     if "sig" not in request.query_params or gateway.settings.auth == "off":
-        return authenticate(request, gateway)
+        return await authenticate(request, gateway)
     query = request.query_params
     key_id = gateway.signer.check(
         request.scope["path"], exp=query.get("exp", ""), key=query.get("kid", ""), sig=query["sig"]
@@ -80,8 +84,8 @@ def authenticate_or_signed(
     return Principal(key_id=key_id, scopes=frozenset({"read"}))
 
 
-def _needs(*scopes: str) -> Callable[[Principal], Principal]:
-    def check(principal: Annotated[Principal, Depends(authenticate)]) -> Principal:
+def _needs(*scopes: str) -> Callable[[Principal], Awaitable[Principal]]:
+    async def check(principal: Annotated[Principal, Depends(authenticate)]) -> Principal:
         if not principal.may(scopes):
             raise Forbidden(f"This key lacks the scope {' or '.join(scopes)}.")
         return principal
@@ -89,7 +93,7 @@ def _needs(*scopes: str) -> Callable[[Principal], Principal]:
     return check
 
 
-def _reads_by_link(
+async def _reads_by_link(
     principal: Annotated[Principal, Depends(authenticate_or_signed)],
 ) -> Principal:
     if not principal.may(("video", "read")):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
+
+from starlette.concurrency import run_in_threadpool
 
 from service.context import Gateway
 from service.errors import NotFound, Unavailable, shown
@@ -48,15 +52,53 @@ def known_models(gateway: Gateway, role: Role) -> list[str]:
     return list(dict.fromkeys(names + ([wanted] if wanted else [])))
 
 
-def ready_llm(gateway: Gateway, model: str) -> WorkerFacts:
-    """A worker that can answer chat requests for `model` now.
+@dataclass(frozen=True, slots=True)
+class ServedLLM:
+    """A worker that can answer now, and the LoRA adapter to answer with."""
 
-    Raises: NotFound for a model that is not served, Unavailable while no worker has it.
+    worker: WorkerFacts
+    adapter: str | None = None
+
+
+async def find_llm(gateway: Gateway, name: str) -> ServedLLM:
+    """Who answers for `name`: a model, one of its adapters, or "model:adapter".
+
+    A worker that was ready a moment ago is taken without a look at the database; nothing is
+    refused without one.
+    Raises: NotFound for a name that is not served, Unavailable while no worker has it.
     """
-    worker = _row(gateway, "llm", model)
-    if worker is None or not is_ready(worker):
-        raise _no_worker(model, worker)
-    return worker
+    for worker, adapter in _serving(gateway.recent.rows(), name):
+        if is_ready(worker):
+            return ServedLLM(worker, adapter)
+    workers = await run_in_threadpool(known_workers, gateway, "llm")
+    gateway.recent.keep(workers)
+    for worker, adapter in _serving(workers, name):
+        if not is_ready(worker):
+            raise _no_worker(name, worker)
+        return ServedLLM(worker, adapter)
+    if name == configured(gateway, "llm"):
+        raise _no_worker(name, None)
+    names = await run_in_threadpool(known_models, gateway, "llm")
+    raise _unknown(name, adapter_names(workers) + names)
+
+
+def _serving(workers: Iterable[WorkerFacts], name: str) -> Iterator[tuple[WorkerFacts, str | None]]:
+    """The workers that have `name`, each with the adapter that it means."""
+    for worker in workers:
+        adapter = _adapter_of(worker, name)
+        if adapter is not None or worker.model == name:
+            yield worker, adapter
+
+
+def adapter_names(workers: Iterable[WorkerFacts]) -> list[str]:
+    """The names of all adapters that workers have."""
+    return [name for w in workers if w.llm is not None for name in w.llm.adapters]
+
+
+def _adapter_of(worker: WorkerFacts, name: str) -> str | None:
+    adapters = worker.llm.adapters if worker.llm is not None else ()
+    own = name.removeprefix(f"{worker.model}:")
+    return own if own in adapters else None
 
 
 def video_limits(gateway: Gateway, model: str | None) -> tuple[str, VideoLimits]:
@@ -86,8 +128,12 @@ def _row(gateway: Gateway, role: Role, model: str) -> WorkerFacts | None:
     names = known_models(gateway, role)
     if model in names:
         return None
+    raise _unknown(model, names)
+
+
+def _unknown(model: str, names: Iterable[str]) -> NotFound:
     listed = ", ".join(names) or "none"
-    raise NotFound(
+    return NotFound(
         f"The model {shown(model)} does not exist here; served for this route: {listed}.",
         param="model",
         code="model_not_found",

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from service.events import JobEvents
 from service.metrics import Metrics
+from service.recent_workers import RecentWorkers
 from service.signing import UrlSigner
 from workers.client import Client
 from workers.settings import Settings
@@ -24,10 +25,11 @@ class Gateway:
     signer: UrlSigner
     metrics: Metrics
     events: JobEvents
+    recent: RecentWorkers = field(default_factory=RecentWorkers)
     batch_lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-def _gateway(request: Request) -> Gateway:
+async def _gateway(request: Request) -> Gateway:  # not a function: that would cost a thread
     gateway = request.app.state.gateway
     assert isinstance(gateway, Gateway)
     return gateway

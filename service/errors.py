@@ -7,6 +7,7 @@ ServiceError
     ├── Unauthorized          401  carries WWW-Authenticate
     ├── Forbidden             403
     ├── NotFound              404
+    ├── DeadlinePassed        408  the caller's own bound; tells clients not to retry
     ├── Conflict              409  tells clients not to retry
     ├── TooLarge              413
     ├── UnsupportedMedia      415
@@ -93,6 +94,14 @@ class NotFound(ApiError):
 
     status = 404
     default_code = "not_found"
+
+
+class DeadlinePassed(ApiError):
+    """The request's own deadline passed; the same request would meet it again."""
+
+    status = 408
+    default_code = "deadline_exceeded"
+    default_headers: ClassVar[Mapping[str, str]] = {"x-should-retry": "false"}
 
 
 class Conflict(ApiError):

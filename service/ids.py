@@ -14,6 +14,11 @@ def make_chat_id() -> str:
     return f"chatcmpl-{secrets.token_hex(12)}"
 
 
+def make_completion_id() -> str:
+    """A fresh `cmpl-…`."""
+    return f"cmpl-{secrets.token_hex(12)}"
+
+
 def request_id(asked: str | None) -> str:
     """The caller's own request id where it is harmless, else a fresh one."""
     if asked is not None and _REQUEST_ID.fullmatch(asked):

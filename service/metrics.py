@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from workers.protocol import Job, JobKind, JobStatus, WorkerFacts
+from service.engine_metrics import EngineMetrics
+from workers.protocol import ChatDone, Job, JobKind, JobStatus, WorkerFacts
 
 _JOB_BUCKETS_S = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _CHAT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -27,6 +28,7 @@ class Metrics:
         """Take the two readers that a scrape calls."""
         self.registry = CollectorRegistry()
         self.registry.register(_StoreGauges(counts, workers))
+        self.registry.register(EngineMetrics(workers))
         self._stages = _StageClock()
         self._http = Histogram(
             "lanewise_http_seconds", "Time to serve a request.", ("method", "route", "status"),
@@ -73,9 +75,14 @@ class Metrics:
         """Take note of how long a chat caller waited for the first sign of an answer."""
         self._first_token.labels(model).observe(elapsed_s)
 
-    def count_tokens(self, model: str, *, prompt: int, cached: int, completion: int) -> None:
+    def count_answer(self, model: str, done: ChatDone) -> None:
         """Count the tokens of a finished answer."""
-        for kind, number in (("prompt", prompt), ("cached", cached), ("completion", completion)):
+        for kind, number in (
+            ("prompt", done.prompt_tokens),
+            ("cached", done.cached_tokens),
+            ("completion", done.completion_tokens),
+            ("reasoning", done.reasoning_tokens),
+        ):
             self._tokens.labels(model, kind).inc(number)
 
     def count_chat_failure(self, model: str, code: str | None) -> None:

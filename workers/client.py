@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from kombu.exceptions import OperationalError
@@ -15,8 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from workers.app import make_app, queue_name, send, served_name
 from workers.batch_intake import BatchCreated, BatchItem, create_batch
-from workers.chat.client import ChatClient, NoWorker
+from workers.chat.client import ChatClient
 from workers.chat.stream import ChatTiming
+from workers.errors import NoWorker
 from workers.presence import GONE_AFTER_S
 from workers.protocol import ChatEvent, ChatRequest, JobStatus, WorkerFacts
 from workers.store import ArtifactStore, Store, open_store
@@ -36,7 +36,7 @@ _PING_TIMEOUT_S = 2.0
 class Client:
     """Jobs and chats, seen from the gateway.
 
-    Everything but `open_chat` and `aclose` may block for some milliseconds: call it in a thread.
+    Everything but `run_chat` and `aclose` may block for some milliseconds: call it in a thread.
     A job's row is written before its message; a message that cannot be sent is sent later by the
     housekeeper, so a submit never fails for want of a broker.
     """
@@ -160,19 +160,18 @@ class Client:
 
     # ------------------------------------------------------------ chat
 
-    async def open_chat(self, request: ChatRequest) -> AsyncGenerator[ChatEvent]:
-        """The events of one answer, ending with `done` or `failed`.
+    async def run_chat(
+        self, request: ChatRequest, deliver: Callable[[Sequence[ChatEvent]], None]
+    ) -> None:
+        """Have a request answered; `deliver` hears its events, the last of them `done` or `failed`.
 
-        Close the iterator (`contextlib.aclosing`) when you stop early: that cancels the request.
-        All calls must come from one event loop.
-
+        Cancelling the call cancels the request. All calls must come from one event loop, where
+        `deliver` is called; it must not raise.
         Raises: NoWorker before the first event when no living worker serves the model, QueueFull.
         """
         if self._chats is None:
             self._chats = self._make_chats()
-        async with aclosing(self._chats.open(request)) as events:
-            async for event in events:
-                yield event
+        await self._chats.run(request, deliver)
 
     def _make_chats(self) -> ChatClient:
         return ChatClient(

@@ -1,6 +1,7 @@
 """Errors of the package `workers`.
 
 LanewiseError
+├── NoWorker                  no living worker serves the model
 └── StoreError                what the store refuses
     ├── NotFound              no such row, or a row of another key (never told apart)
     │   ├── JobNotFound
@@ -20,6 +21,15 @@ from __future__ import annotations
 
 class LanewiseError(Exception):
     """Root of everything that this package raises on purpose."""
+
+
+class NoWorker(LanewiseError):
+    """No living worker serves the model."""
+
+    def __init__(self, model: str) -> None:
+        """Remember the model."""
+        super().__init__(f"no worker serves the model {model!r} at the moment; try again later")
+        self.model = model
 
 
 class StoreError(LanewiseError, ValueError):

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -49,6 +50,7 @@ class Presence:
         self._directory = directory
         self._facts = facts
         self._clock = clock
+        self._read_stats: Callable[[], dict[str, Any]] = dict[str, Any]
         self._is_dirty = True
         self._is_over = False
         self._changed = threading.Condition()
@@ -63,6 +65,10 @@ class Presence:
         """Publish now and begin to beat."""
         self._publish()
         self._thread.start()
+
+    def watch(self, read_stats: Callable[[], dict[str, Any]]) -> None:
+        """Publish what `read_stats` returns with every beat; it runs on this object's thread."""
+        self._read_stats = read_stats
 
     def update(self, **changes: Any) -> None:  # noqa: ANN401 - fields of WorkerFacts
         """Change facts; they are published within half a second."""
@@ -113,7 +119,9 @@ class Presence:
     def _publish(self) -> None:
         with self._changed:
             self._is_dirty = False
-            facts = self._facts.model_copy(update={"beat_at": self._clock()})
+            facts = self._facts.model_copy(
+                update={"beat_at": self._clock(), "stats": self._read_stats()}
+            )
         try:
             self._directory.publish(facts)
         except SQLAlchemyError as error:

@@ -41,13 +41,42 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="Precision of the language model."
     )
+    llm_weights: Literal["auto", "packed", "unpacked"] = Field(
+        default="auto", description="Whether quantised weights are computed packed."
+    )
+    llm_max_model_len: int = Field(default=0, ge=0, description="Tokens a chat; 0: what fits.")
+    llm_kv_cache_bytes: int = Field(default=0, ge=0, description="KV cache; 0: what fits.")
+    llm_max_num_seqs: int = Field(default=32, ge=1, description="Answers computed at once.")
+    llm_prefill_chunk_tokens: int = Field(default=512, ge=1, description="Prompt tokens a step.")
+    llm_max_step_delay_s: float = Field(
+        default=0.0, ge=0, description="Most a prompt may delay a running answer; 0: unbounded."
+    )
+    llm_prefix_cache: bool = Field(default=True, description="Reuse computed prompts.")
+    llm_isolate_tenants: bool = Field(
+        default=False, description="Keep each API key's computed prompts to itself."
+    )
+    llm_host_cache_bytes: int = Field(default=0, ge=0, description="Host memory behind the cache.")
+    llm_speculation: Literal["auto", "off", "ngram"] = Field(
+        default="auto", description="Draft tokens ahead; the answers stay the same."
+    )
+    llm_preemption: Literal["auto", "recompute", "copy"] = Field(
+        default="auto", description="What becomes of an answer that loses its pages."
+    )
+    llm_batch_invariant: bool = Field(
+        default=False, description="Bit-equal answers alone and in any batch; slower."
+    )
+    llm_adapters: str = Field(default="", description="LoRA adapters: name=folder,name=folder.")
+    llm_grammar_timeout_s: float = Field(default=5.0, gt=0, description="Bound on a schema.")
+    llm_strict_floor: Literal["", "fused", "vendor"] = Field(
+        default="", description="Refuse to start with a kernel below this tier."
+    )
     auth: Literal["on", "off"] = Field(default="on", description="off: loopback only, no keys.")
     lease_s: float = Field(default=30.0, gt=0, description="Lease of a running job.")
     beat_s: float = Field(default=5.0, gt=0, description="Heartbeat of a running job.")
     resend_after_s: float = Field(default=60.0, gt=0, description="Re-send queued rows after.")
     max_crashes: int = Field(default=3, ge=1, description="Worker losses before a job is dead.")
     max_queued: int = Field(default=1000, ge=1, description="Queued jobs before 429.")
-    max_chat_streams: int = Field(default=64, ge=1, description="Chat requests in the engine.")
+    max_chat_streams: int = Field(default=256, ge=1, description="Choices waiting before 429.")
     max_upload_bytes: int = Field(default=32 * 2**20, ge=1, description="Largest upload.")
     max_image_pixels: int = Field(default=40_000_000, ge=1, description="Largest input picture.")
     max_image_side: int = Field(default=16_384, ge=1, description="Longest input picture side.")
@@ -76,6 +105,12 @@ class Settings(BaseSettings):
     @classmethod
     def _check_device_set(cls, text: str) -> str:
         parse_device_set(text)
+        return text
+
+    @field_validator("llm_adapters")
+    @classmethod
+    def _check_adapters(cls, text: str) -> str:
+        parse_adapters(text)
         return text
 
     @property
@@ -123,6 +158,25 @@ def parse_device_set(text: str) -> tuple[int, ...]:
     if len(set(numbers)) != len(numbers):
         raise ValueError(f"device set {text!r} names a device twice")
     return tuple(numbers)
+
+
+def parse_adapters(text: str) -> dict[str, str]:
+    """Folders by adapter name of "name=folder,name=folder"; empty text is none.
+
+    Raises: ValueError for anything else, and for a name that is given twice.
+    """
+    folders: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, _, folder = part.partition("=")
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) or not folder:
+            raise ValueError(
+                f"adapter {part!r} is not NAME=FOLDER with a name of at most 64 letters, digits, "
+                "'.', '_' and '-'"
+            )
+        if name in folders:
+            raise ValueError(f"two adapters have the name {name!r}")
+        folders[name] = folder
+    return folders
 
 
 def short_runtime_dir() -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.limits import Limits, measure_limits
-from benchmarks.peers import Peer, peers_of
+from benchmarks.peers.ops import Peer, peers_of
 from benchmarks.plot import figure_path, save_kernel_bars
 from benchmarks.report import print_table, save_json
 from benchmarks.suites.kernel_cases import cases_for, parse_case

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
 OPS: Mapping[str, str] = {
     "adaln_modulate": "kernels.ops.adaln_modulate.spec",
+    "attention_block": "kernels.ops.attention_block.spec",
     "block_fp8_gemm": "kernels.ops.block_fp8_gemm.spec",
     "full_attention": "kernels.ops.full_attention.spec",
     "gemm": "kernels.ops.gemm.spec",
     "indexer_topk": "kernels.ops.indexer_topk.spec",
     "int8_wire": "kernels.ops.int8_wire.spec",
+    "mlp_block": "kernels.ops.mlp_block.spec",
     "moe_gemm": "kernels.ops.moe_gemm.spec",
     "moe_router": "kernels.ops.moe_router.spec",
+    "packed_gemm": "kernels.ops.packed_gemm.spec",
     "paged_decode": "kernels.ops.paged_decode.spec",
     "paged_prefill": "kernels.ops.paged_prefill.spec",
     "rms_norm": "kernels.ops.rms_norm.spec",

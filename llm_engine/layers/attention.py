@@ -4,15 +4,16 @@
 # H query heads, K key/value heads, D head dim, L layers, P pages in all, M pages of the longest
 # row, Z page size.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any, Protocol
 
 import torch
 
 from kernels.ops.rotary_insert import Insertion, Rotation
-from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.single_decode import SingleDecode
+from llm_engine.memory.lazy_tensor import LazyTensor
 from llm_engine.model_config import ModelConfig
 
 
@@ -36,9 +37,10 @@ class PagedCache:
     def __init__(
         self, config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype
     ) -> None:
-        """Allocate all pages, zeroed: masked positions must hold finite numbers."""
+        """Reserve all pages, zeroed: masked positions must hold finite numbers."""
         shape = (num_pages, page_size, 2, config.num_kv_heads, config.head_dim)
-        self.layers = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
+        self.reservations = [LazyTensor(shape, dtype) for _ in range(config.num_layers)]
+        self.layers = [reserved.tensor for reserved in self.reservations]
         self.page_size = page_size
         self.head_dim = config.head_dim
 
@@ -49,14 +51,45 @@ class PagedCache:
         return config.num_layers * per_layer
 
 
+class AttentionOps(Protocol):
+    """The ops that attention calls, as `llm_engine.layers.bound_ops.BoundOps` has them."""
+
+    @property
+    def rotary_insert(self) -> Callable[..., Any]:
+        """As `kernels.ops.rotary_insert`."""
+        ...
+
+    @property
+    def paged_prefill(self) -> Callable[..., Any]:
+        """As `kernels.ops.paged_prefill`."""
+        ...
+
+    @property
+    def paged_decode(self) -> Callable[..., Any]:
+        """As `kernels.ops.paged_decode`."""
+        ...
+
+    @property
+    def single_decode(self) -> type[SingleDecode] | None:
+        """What decodes one sequence alone, if not `paged_decode`."""
+        ...
+
+
 class PagedAttention:
     """One step's attention: built once from its spans, then called for each layer.
 
     Spans of one token must come first.
     """
 
-    def __init__(self, cache: PagedCache, spans: Sequence[AttentionSpan], ops: BoundOps) -> None:
+    def __init__(
+        self,
+        cache: PagedCache,
+        spans: Sequence[AttentionSpan],
+        ops: AttentionOps,
+        rotation: Rotation,
+    ) -> None:
         """Prepare slots, lengths and page tables, which all layers share."""
+        self._rotation = rotation
         self._layers = cache.layers
         self._page_size = cache.page_size
         self._ops = ops
@@ -82,12 +115,11 @@ class PagedAttention:
         q_NHD: torch.Tensor,
         k_NKD: torch.Tensor,
         v_NKD: torch.Tensor,
-        rotation: Rotation,
     ) -> torch.Tensor:
-        """Turn, store, then attend; see `llm_engine.models.base.Attend`."""
+        """Turn, store, then attend; see `llm_engine.layers.step.Attend`."""
         cache_PZ2KD = self._layers[layer]
         q_NHD, _, _ = self._ops.rotary_insert(
-            q_NHD, k_NKD, v_NKD, cache_PZ2KD, rotation=rotation, insertion=self._insertion
+            q_NHD, k_NKD, v_NKD, cache_PZ2KD, rotation=self._rotation, insertion=self._insertion
         )
         if self._single is not None and self._chunk_pages is None:
             return self._single(q_NHD, cache_PZ2KD)

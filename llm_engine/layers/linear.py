@@ -7,7 +7,10 @@ from typing import Any, Self, cast
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from llm_engine.weights.checkpoint import Checkpoint
+from kernels.native.library import pool
+from kernels.ops.packed_gemm.native import multiply
+from kernels.ops.packed_gemm.quantised import PackedMatrix, QuantisedMatrix
+from llm_engine.weights.checkpoint import BlockWeights, Checkpoint
 
 # The row count the packing is tuned for; other counts give the same results.
 _PACKED_FOR_ROWS = 8
@@ -22,10 +25,11 @@ class Linear:
     the product itself.
     """
 
-    weight: torch.Tensor
+    weight: torch.Tensor | None
     bias: torch.Tensor | None
     is_packed: bool
     num_parameters: int
+    packed: PackedMatrix | None = None
 
     @classmethod
     def build(cls, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Self:
@@ -37,8 +41,25 @@ class Linear:
             weight = reorder(weight.contiguous(), _PACKED_FOR_ROWS)
         return cls(weight, bias, is_packed, num_parameters)
 
+    @classmethod
+    def pack(cls, matrix: QuantisedMatrix, bias: torch.Tensor | None = None) -> Self:
+        """Keep a quantised weight in its own precision, for the native kernels."""
+        threads = pool(torch.get_num_threads())
+        num_parameters = matrix.quants_NK.numel() + (0 if bias is None else bias.numel())
+        packed = PackedMatrix(matrix, bias, threads)
+        return cls(None, bias, False, num_parameters, packed)
+
+    @property
+    def packed_matrix(self) -> PackedMatrix:
+        """The quantised weight, which must be there."""
+        assert self.packed is not None
+        return self.packed
+
     def __call__(self, x_NI: torch.Tensor) -> torch.Tensor:
         """Apply the map."""
+        if self.packed is not None:
+            return multiply(x_NI, self.packed, pool(torch.get_num_threads()))
+        assert self.weight is not None
         if self.is_packed:
             linear = cast(Any, torch.ops.mkldnn)._linear_pointwise.default
             return linear(x_NI, self.weight, self.bias, "none", [], "")
@@ -58,21 +79,61 @@ def can_pack(weight: torch.Tensor) -> bool:
 def load_fused_linear(checkpoint: Checkpoint, names: Sequence[str], dtype: torch.dtype) -> Linear:
     """Take `<name>.weight` and, where there is one, `<name>.bias` of each name, stacked.
 
+    Weights that the checkpoint gives in quantised form stay in it.
     Numerics: one rounding from the file's dtype to `dtype`.
     Raises: UnsupportedModel if a weight is missing.
     """
-    weights = [checkpoint.take(f"{name}.weight").to(dtype) for name in names]
+    blocks = [checkpoint.take_packed(f"{name}.weight") for name in names]
+    weights = [
+        checkpoint.take(f"{name}.weight") if block is None else block
+        for name, block in zip(names, blocks, strict=True)
+    ]
     biases: list[torch.Tensor | None] = [
         checkpoint.take(f"{name}.bias").to(dtype) if checkpoint.has(f"{name}.bias") else None
         for name in names
     ]
-    if all(bias is None for bias in biases):
-        return Linear.build(_stack(weights))
-    filled = [
-        torch.zeros(weight.shape[0], dtype=dtype) if bias is None else bias
-        for weight, bias in zip(weights, biases, strict=True)
-    ]
-    return Linear.build(_stack(weights), _stack(filled))
+    bias = None
+    if any(bias is not None for bias in biases):
+        bias = _stack(
+            [
+                torch.zeros(_num_rows(weight), dtype=dtype) if bias is None else bias
+                for weight, bias in zip(weights, biases, strict=True)
+            ]
+        )
+    quantised = [weight for weight in weights if isinstance(weight, BlockWeights)]
+    if len(quantised) == len(weights):
+        return Linear.pack(stack_quantised(quantised), bias)
+    plain = [w.dequantised() if isinstance(w, BlockWeights) else w for w in weights]
+    return Linear.build(_stack([weight.to(dtype) for weight in plain]), bias)
+
+
+def stack_quantised(parts: Sequence[BlockWeights]) -> QuantisedMatrix:
+    """Matrices below one another, in the narrowest form that holds them all exactly."""
+    bits = max(part.bits for part in parts)
+    group = min(part.group for part in parts)
+    bits = 8 if group == 16 else bits
+    has_minima = any(part.minima_NG is not None for part in parts)
+    minima = [_spread(_minima(part), part.group // group) for part in parts]
+    return QuantisedMatrix(
+        _stack([part.quants_NK.to(torch.uint8 if bits == 4 else torch.int8) for part in parts]),
+        _stack([_spread(part.scales_NG, part.group // group) for part in parts]),
+        _stack(minima) if has_minima else None,
+        bits=bits,
+        group=group,
+    )
+
+
+def _minima(part: BlockWeights) -> torch.Tensor:
+    return torch.zeros_like(part.scales_NG) if part.minima_NG is None else part.minima_NG
+
+
+def _spread(x_NG: torch.Tensor, times: int) -> torch.Tensor:
+    """The scales of groups cut into `times` smaller ones."""
+    return x_NG if times == 1 else x_NG.repeat_interleave(times, dim=1)
+
+
+def _num_rows(weight: torch.Tensor | BlockWeights) -> int:
+    return (weight.quants_NK if isinstance(weight, BlockWeights) else weight).shape[0]
 
 
 def _stack(parts: list[torch.Tensor]) -> torch.Tensor:

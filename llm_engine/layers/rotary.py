@@ -1,4 +1,4 @@
-"""Rotary position embedding with linear and Llama 3 frequency scaling."""
+"""Rotary position embedding with linear, Llama 3 and yarn frequency scaling."""
 
 # N tokens, H query heads, K key/value heads, X = H + K, D head dim, P pages, Z page size.
 
@@ -10,6 +10,8 @@ import torch
 from kernels.ops.rotary_insert import Insertion, Rotation
 from llm_engine.model_config import ModelConfig, RopeConfig
 
+_LEAST_TABLE = 1024
+
 
 class Rotary:
     """Rotation of head halves by position; angles in float32, then rounded to the model's dtype.
@@ -17,10 +19,14 @@ class Rotary:
     Source: Su et al. 2021, arXiv:2104.09864; the two halves of a head form the pairs.
     """
 
-    def __init__(self, frequencies: torch.Tensor, dtype: torch.dtype) -> None:
+    def __init__(
+        self, frequencies: torch.Tensor, dtype: torch.dtype, attention_factor: float = 1.0
+    ) -> None:
         """Keep the angles per position. Shapes: frequencies (D/2,)."""
         self._frequencies = frequencies
+        self._attention_factor = attention_factor
         self._dtype = dtype
+        self._table: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @classmethod
     def build(
@@ -33,13 +39,27 @@ class Rotary:
         frequencies = rotary_frequencies(config.rope, config.head_dim)
         if frequency_divisors is not None:
             frequencies = frequencies / frequency_divisors.float()
-        return cls(frequencies, dtype)
+        return cls(frequencies, dtype, config.rope.attention_factor)
 
     def rotation(self, positions_N: torch.Tensor) -> Rotation:
         """The turn of a step's tokens, shared by all layers. Shapes: positions (N,)."""
+        cos_NR, sin_NR = self._turns(positions_N)
+        return Rotation(cos=cos_NR, sin=sin_NR).for_step(positions_N.shape[0], self._dtype)
+
+    def table(self, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of at least the first positions, float32 (P, D/2); kept and grown."""
+        if self._table is None or self._table[0].shape[0] < num_positions:
+            rounded = 1 << (num_positions - 1).bit_length()
+            self._table = self._turns(torch.arange(max(rounded, _LEAST_TABLE)))
+        return self._table
+
+    def _turns(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines (N, D/2), with the factor that yarn applies to both."""
         angles_NR = torch.outer(positions_N.float(), self._frequencies)
-        rotation = Rotation(cos=angles_NR.cos(), sin=angles_NR.sin())
-        return rotation.for_step(positions_N.shape[0], self._dtype)
+        cos_NR, sin_NR = angles_NR.cos(), angles_NR.sin()
+        if self._attention_factor != 1.0:
+            return cos_NR * self._attention_factor, sin_NR * self._attention_factor
+        return cos_NR, sin_NR
 
 
 def turn_and_insert(
@@ -72,17 +92,38 @@ def rotary_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
     """Angles per position, (D/2,) float32: theta^(-2i/D), stretched as `rope` says.
 
     llama3: wavelengths above original/low are stretched by `factor`, those below original/high
-    are kept, and those between are blended.
-    Source: Llama 3.1 release, section on RoPE scaling.
+    are kept, and those between are blended. yarn: pairs that turn more than `beta_fast` times
+    within the original context are kept, those below `beta_slow` are stretched, by a linear ramp.
+    Source: Llama 3.1 release, section on RoPE scaling; Peng et al. 2023, arXiv:2309.00071.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     frequencies = 1.0 / rope.theta**exponents
-    if rope.rope_type == "default":
+    if rope.rope_type in ("default", "dynamic"):
         return frequencies
     if rope.rope_type == "linear":
         return frequencies / rope.factor
+    if rope.rope_type == "yarn":
+        stretched = _yarn_ramp(rope, head_dim)
+        return frequencies / rope.factor * stretched + frequencies * (1 - stretched)
     wavelengths = 2 * math.pi / frequencies
     low, high = rope.low_freq_factor, rope.high_freq_factor
     share_kept = (rope.original_max_position / wavelengths - low) / (high - low)
     share_kept = share_kept.clamp(0.0, 1.0)
     return (1 - share_kept) * frequencies / rope.factor + share_kept * frequencies
+
+
+def _yarn_ramp(rope: RopeConfig, head_dim: int) -> torch.Tensor:
+    """How much of each pair is stretched, (D/2,) from 0 to 1."""
+
+    def pair_of(turns: float) -> float:
+        """The pair, as a real number, that turns so often within the original context."""
+        wavelength = rope.original_max_position / (turns * 2 * math.pi)
+        return head_dim * math.log(wavelength) / (2 * math.log(rope.theta))
+
+    first, last = pair_of(rope.beta_fast), pair_of(rope.beta_slow)
+    if rope.is_truncated:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_dim - 1)
+    last = last + 0.001 if first == last else last
+    pairs = torch.arange(head_dim // 2, dtype=torch.float32)
+    return ((pairs - first) / (last - first)).clamp(0.0, 1.0)

@@ -1,40 +1,23 @@
-"""What the runner asks of a model, and what a model asks of the runner."""
+"""What the runner asks of a model."""
 
-# N tokens of all sequences in a step, S sampled rows, C channels, V vocabulary,
-# H query heads, K key/value heads, D head dim.
+# N tokens of all sequences in a step, S sampled rows, C channels, V vocabulary.
 
 from typing import Protocol, Self
 
 import torch
 
-from kernels.ops.rotary_insert import Rotation
 from llm_engine.layers.bound_ops import BoundOps
+from llm_engine.layers.rotary import Rotary
+from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig
 from llm_engine.weights.checkpoint import Checkpoint
-
-
-class Attend(Protocol):
-    """Attention over the cache, as seen by a model: it knows nothing of pages or batches."""
-
-    def __call__(
-        self,
-        layer: int,
-        q_NHD: torch.Tensor,
-        k_NKD: torch.Tensor,
-        v_NKD: torch.Tensor,
-        rotation: Rotation,
-    ) -> torch.Tensor:
-        """Turn queries and keys, store the new keys and values of a layer, then attend.
-
-        Shapes: q (N, H, D); k and v (N, K, D); result (N, H, D).
-        """
-        ...
 
 
 class CausalModel(Protocol):
     """A decoder-only language model. It holds weights and no state of any request."""
 
     config: ModelConfig
+    rotary: Rotary
 
     @classmethod
     def load(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Self:
@@ -46,9 +29,7 @@ class CausalModel(Protocol):
         """Parameters, a tied embedding counted once."""
         ...
 
-    def hidden(
-        self, token_ids_N: torch.Tensor, positions_N: torch.Tensor, attend: Attend, ops: BoundOps
-    ) -> torch.Tensor:
+    def hidden(self, step: Step, ops: BoundOps) -> torch.Tensor:
         """Final hidden states (N, C), not normalised yet."""
         ...
 

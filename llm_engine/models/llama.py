@@ -3,32 +3,20 @@
 Source: Touvron et al. 2023, arXiv:2302.13971; Grattafiori et al. 2024, arXiv:2407.21783.
 """
 
-# N tokens of all sequences in a step, S sampled rows, C channels, V vocabulary,
-# H query heads, K key/value heads, D head dim, I inner channels.
+# N tokens of all sequences in a step, S sampled rows, C channels, V vocabulary.
 
-from dataclasses import dataclass
 from typing import Self
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from kernels.ops.rotary_insert import Rotation
+from llm_engine.layers.blocks import AttentionBlock, DecoderLayer, MlpBlock
 from llm_engine.layers.bound_ops import BoundOps
+from llm_engine.layers.embedding import Embedding
 from llm_engine.layers.linear import Linear, load_fused_linear
 from llm_engine.layers.rotary import Rotary
+from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig
-from llm_engine.models.base import Attend
 from llm_engine.weights.checkpoint import Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    attention_norm: torch.Tensor
-    qkv: Linear
-    out: Linear
-    mlp_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
 
 
 class LlamaModel:
@@ -37,90 +25,80 @@ class LlamaModel:
     def __init__(
         self,
         config: ModelConfig,
-        embedding_VC: torch.Tensor,
-        layers: list[_Layer],
+        embedding: Embedding,
+        layers: list[DecoderLayer],
         final_norm_C: torch.Tensor,
         head: Linear,
         rotary: Rotary,
     ) -> None:
-        """Keep the weights; a tied `head` is built from the embedding."""
+        """Keep the weights; a tied `head` is the embedding's."""
         self.config = config
-        self._embedding_VC = embedding_VC
+        self.rotary = rotary
+        self._embedding = embedding
         self._layers = layers
         self._final_norm_C = final_norm_C
         self._head = head
-        self._rotary = rotary
 
     @classmethod
     def load(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Self:
         """Take the weights layer by layer, fusing q, k, v and gate, up on the way."""
-        embedding_VC = checkpoint.take("model.embed_tokens.weight").to(dtype)
-        layers = [_load_layer(checkpoint, i, dtype) for i in range(config.num_layers)]
+        embedding = Embedding.load(checkpoint, "model.embed_tokens", dtype)
+        layers = [
+            DecoderLayer(load_attention(checkpoint, i, dtype), load_mlp(checkpoint, i, dtype))
+            for i in range(config.num_layers)
+        ]
         final_norm_C = checkpoint.take("model.norm.weight").to(dtype)
-        head = Linear.build(embedding_VC)
-        if not config.is_tied:
+        if config.is_tied:
+            head = embedding.as_head()
+        else:
             head = load_fused_linear(checkpoint, ["lm_head"], dtype)
         factors = None
         if checkpoint.has("rope_freqs.weight"):
             factors = checkpoint.take("rope_freqs.weight")
         rotary = Rotary.build(config, dtype, frequency_divisors=factors)
-        return cls(config, embedding_VC, layers, final_norm_C, head, rotary)
+        return cls(config, embedding, layers, final_norm_C, head, rotary)
 
     @property
     def num_parameters(self) -> int:
         """Parameters, a tied embedding counted once."""
-        total = self._embedding_VC.numel() + self._final_norm_C.numel()
+        total = self._embedding.num_parameters + self._final_norm_C.numel()
         if not self.config.is_tied:
             total += self._head.num_parameters
-        for layer in self._layers:
-            total += layer.attention_norm.numel() + layer.mlp_norm.numel()
-            linears = (layer.qkv, layer.out, layer.gate_up, layer.down)
-            total += sum(linear.num_parameters for linear in linears)
-        return total
+        blocks = [block for layer in self._layers for block in (layer.attention, layer.mlp)]
+        return total + sum(block.num_parameters for block in blocks)
 
-    def hidden(
-        self, token_ids_N: torch.Tensor, positions_N: torch.Tensor, attend: Attend, ops: BoundOps
-    ) -> torch.Tensor:
-        """Final hidden states, not normalised yet. Shapes: two (N,); result (N, C)."""
-        x_NC = F.embedding(token_ids_N, self._embedding_VC)
-        rotation = self._rotary.rotation(positions_N)
-        eps = self.config.rms_eps
-        added_NC: torch.Tensor | None = None  # what the last block adds: the next norm's residual
-        for index, layer in enumerate(self._layers):
-            if added_NC is None:
-                h_NC, _, _ = ops.rms_norm(x_NC, layer.attention_norm, eps=eps)
-            else:
-                h_NC, x_NC, _ = ops.rms_norm(added_NC, layer.attention_norm, x_NC, eps=eps)
-            o_NC = self._attention(index, layer, h_NC, rotation, attend)
-            h_NC, x_NC, _ = ops.rms_norm(o_NC, layer.mlp_norm, x_NC, eps=eps)
-            activated_NI, _ = ops.swiglu(layer.gate_up(h_NC))
-            added_NC = layer.down(activated_NI)
-        return x_NC if added_NC is None else x_NC + added_NC
+    def hidden(self, step: Step, ops: BoundOps) -> torch.Tensor:
+        """Final hidden states (N, C), not normalised yet."""
+        return ops.stack(self._layers, self._embedding(step.token_ids_N), step)
 
     def logits(self, hidden_SC: torch.Tensor, ops: BoundOps) -> torch.Tensor:
         """Shapes: hidden (S, C); result (S, V) in float32."""
-        h_SC, _, _ = ops.rms_norm(hidden_SC, self._final_norm_C, eps=self.config.rms_eps)
-        return self._head(h_SC).float()
-
-    def _attention(
-        self, index: int, layer: _Layer, h_NC: torch.Tensor, rotation: Rotation, attend: Attend
-    ) -> torch.Tensor:
-        num_heads, num_kv_heads = self.config.num_heads, self.config.num_kv_heads
-        # Neighbouring views: the keys follow the queries, so that one rotation covers both.
-        heads_NXD = layer.qkv(h_NC).view(-1, num_heads + 2 * num_kv_heads, self.config.head_dim)
-        q_NHD, k_NKD, v_NKD = heads_NXD.split_with_sizes((num_heads, num_kv_heads, num_kv_heads), 1)
-        return layer.out(attend(index, q_NHD, k_NKD, v_NKD, rotation).flatten(1))
+        return ops.logits(hidden_SC, self._final_norm_C, self._head, self.config.rms_eps)
 
 
-def _load_layer(checkpoint: Checkpoint, index: int, dtype: torch.dtype) -> _Layer:
+def load_attention(checkpoint: Checkpoint, index: int, dtype: torch.dtype) -> AttentionBlock:
+    """The attention block of layer `index`; `q_norm` and `k_norm` where the file has them."""
     prefix = f"model.layers.{index}"
-    attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-    qkv = [f"{attention}.{name}_proj" for name in "qkv"]
-    return _Layer(
-        attention_norm=checkpoint.take(f"{prefix}.input_layernorm.weight").to(dtype),
-        qkv=load_fused_linear(checkpoint, qkv, dtype),
+    attention = f"{prefix}.self_attn"
+    norms: list[torch.Tensor | None] = [
+        checkpoint.take(name).to(dtype) if checkpoint.has(name) else None
+        for name in (f"{attention}.q_norm.weight", f"{attention}.k_norm.weight")
+    ]
+    return AttentionBlock(
+        norm=checkpoint.take(f"{prefix}.input_layernorm.weight").to(dtype),
+        qkv=load_fused_linear(checkpoint, [f"{attention}.{name}_proj" for name in "qkv"], dtype),
+        q_norm=norms[0],
+        k_norm=norms[1],
         out=load_fused_linear(checkpoint, [f"{attention}.o_proj"], dtype),
-        mlp_norm=checkpoint.take(f"{prefix}.post_attention_layernorm.weight").to(dtype),
+    )
+
+
+def load_mlp(checkpoint: Checkpoint, index: int, dtype: torch.dtype) -> MlpBlock:
+    """The dense MLP block of layer `index`."""
+    prefix = f"model.layers.{index}"
+    mlp = f"{prefix}.mlp"
+    return MlpBlock(
+        norm=checkpoint.take(f"{prefix}.post_attention_layernorm.weight").to(dtype),
         gate_up=load_fused_linear(checkpoint, [f"{mlp}.gate_proj", f"{mlp}.up_proj"], dtype),
         down=load_fused_linear(checkpoint, [f"{mlp}.down_proj"], dtype),
     )

@@ -7,6 +7,10 @@ from llm_engine.models.base import CausalModel
 
 MODELS = {
     "LlamaForCausalLM": ("llm_engine.models.llama", "LlamaModel"),
+    "MistralForCausalLM": ("llm_engine.models.llama", "LlamaModel"),
+    "Qwen2ForCausalLM": ("llm_engine.models.llama", "LlamaModel"),  # with biases on q, k and v
+    "Qwen3ForCausalLM": ("llm_engine.models.llama", "LlamaModel"),  # with norms on q and k
+    "Qwen3MoeForCausalLM": ("llm_engine.models.qwen3_moe", "Qwen3MoeModel"),
 }
 
 

@@ -1,9 +1,46 @@
 """What a model needs of a weights file, whatever its format."""
 
+# N rows (outputs), K columns (inputs), G groups of columns.
+
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import torch
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWeights:
+    """A matrix as its file quantised it: w = scale * quant + minimum, per row and group.
+
+    Shapes: quants (N, K), uint8 from 0 to 15 for 4 bits, int8 for 8 bits (6-bit values too);
+    scales and minima (N, G) float32 with G = K / group; minima are None where they are all 0.
+    A stack of matrices has its rows one below the other.
+    """
+
+    quants_NK: torch.Tensor
+    scales_NG: torch.Tensor
+    minima_NG: torch.Tensor | None
+    bits: Literal[4, 8]
+    group: Literal[16, 32]
+
+    def dequantised(self) -> torch.Tensor:
+        """The values, float32 (N, K): one rounding of the product and one of the sum."""
+        num_rows, num_groups = self.scales_NG.shape
+        groups = self.quants_NK.view(num_rows, num_groups, self.group).float()
+        groups *= self.scales_NG[..., None]
+        if self.minima_NG is not None:
+            groups += self.minima_NG[..., None]
+        return groups.view(num_rows, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor as its file's header describes it; `kind` is the file's name of the format."""
+
+    shape: tuple[int, ...]
+    kind: str
+    num_bytes: int
 
 
 class Checkpoint(Protocol):
@@ -33,6 +70,20 @@ class Checkpoint(Protocol):
         """
         ...
 
+    def take_packed(self, name: str) -> BlockWeights | None:
+        """Read a tensor in its quantised form; None, and not taken, where it has none.
+
+        Raises: as `take`.
+        """
+        ...
+
+    def stored(self, name: str) -> StoredTensor:
+        """What the file's header says of a tensor, taken or not; nothing is read.
+
+        Raises: UnsupportedModel if there is none.
+        """
+        ...
+
     def untaken(self) -> list[str]:
         """Names nobody has taken, sorted."""
         ...
@@ -40,6 +91,41 @@ class Checkpoint(Protocol):
     def close(self) -> None:
         """Give the files back; tensors taken stay valid."""
         ...
+
+
+class UnpackedCheckpoint:
+    """A checkpoint whose quantised tensors come out dequantised only."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Wrap a checkpoint."""
+        self._checkpoint = checkpoint
+        self.config = checkpoint.config
+        self.eos_token_ids = checkpoint.eos_token_ids
+
+    def has(self, name: str) -> bool:
+        """Whether a tensor of that name exists."""
+        return self._checkpoint.has(name)
+
+    def take(self, name: str) -> torch.Tensor:
+        """Read a tensor, dequantised."""
+        return self._checkpoint.take(name)
+
+    def take_packed(self, name: str) -> BlockWeights | None:
+        """None for every tensor that exists."""
+        self._checkpoint.stored(name)
+        return None
+
+    def stored(self, name: str) -> StoredTensor:
+        """What the file's header says of a tensor."""
+        return self._checkpoint.stored(name)
+
+    def untaken(self) -> list[str]:
+        """Names nobody has taken."""
+        return self._checkpoint.untaken()
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._checkpoint.close()
 
 
 class TakenNames:

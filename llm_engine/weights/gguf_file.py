@@ -32,8 +32,31 @@ class GgufTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class StringArray:
+    """An array of strings in the metadata, read when asked for: vocabularies are long."""
+
+    mapped: mmap.mmap
+    start: int
+    count: int
+
+    def __len__(self) -> int:
+        """How many strings it holds."""
+        return self.count
+
+    def read(self) -> list[str]:
+        """Decode all of them."""
+        mapped, position, size_of = self.mapped, self.start, struct.Struct("<Q").unpack_from
+        strings: list[str] = []
+        for _ in range(self.count):
+            begin = position + 8
+            position = begin + size_of(mapped, position)[0]
+            strings.append(mapped[begin:position].decode("utf-8"))
+        return strings
+
+
+@dataclass(frozen=True, slots=True)
 class GgufFile:
-    """Metadata by key, an array of strings as its length; tensors by name, memory-mapped."""
+    """Metadata by key, arrays of strings unread; tensors by name, memory-mapped."""
 
     fields: Mapping[str, Any]
     tensors: Mapping[str, GgufTensor]
@@ -107,13 +130,13 @@ class _Reader:
         kind, offset = self.unpack("IQ")
         return _TensorInfo(GGMLQuantizationType(kind), tuple(reversed(dims)), offset)
 
-    def _skip_strings(self, count: int) -> int:
-        """Vocabularies are long, and the tokenizer reads its own: their length is enough."""
-        mapped, position, read = self._mapped, self.position, struct.Struct("<Q").unpack_from
+    def _skip_strings(self, count: int) -> StringArray:
+        mapped, start, position = self._mapped, self.position, self.position
+        size_of = struct.Struct("<Q").unpack_from
         for _ in range(count):
-            position += 8 + read(mapped, position)[0]
+            position += 8 + size_of(mapped, position)[0]
         self.position = position
-        return count
+        return StringArray(mapped, start, count)
 
 
 def _tensor(mapped: mmap.mmap, start: int, info: _TensorInfo) -> GgufTensor:

@@ -6,146 +6,117 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.errors import ApiError, BadRequest, EngineFailed, TooManyRequests, Unavailable
-from workers.protocol import ChatDelta, ChatDone, ChatFailed, TokenLogprob
+from service.chat.chunks import Chunks, Head
+from service.chat.tokens import logprob_entries
+from service.generation.turn import Json, usage
+from workers.protocol import ChatDelta, ChatDone, PromptScored, ToolCallDelta
 
-_BY_STATUS: dict[int, type[ApiError]] = {400: BadRequest, 429: TooManyRequests, 503: Unavailable}
 
+@dataclass(slots=True)
+class _Call:
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list[str])
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """What every chunk of an answer has in common."""
-
-    id: str
-    created: int
-    model: str
+    def add(self, delta: ToolCallDelta) -> None:
+        self.id = delta.id or self.id
+        self.name = delta.name or self.name
+        self.arguments.append(delta.arguments)
 
 
 @dataclass(slots=True)
 class _Choice:
     texts: list[str] = field(default_factory=list[str])
-    logprobs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    reasoning: list[str] = field(default_factory=list[str])
+    calls: dict[int, _Call] = field(default_factory=dict[int, _Call])
+    logprobs: list[Json] = field(default_factory=list[Json])
     finish_reason: str | None = None
 
+    def add(self, delta: ChatDelta) -> None:
+        self.texts.append(delta.text)
+        self.reasoning.append(delta.reasoning)
+        for call in delta.tool_calls:
+            self.calls.setdefault(call.index, _Call()).add(call)
+        self.logprobs += logprob_entries(delta.logprobs or ())
+        self.finish_reason = delta.finish_reason or self.finish_reason
 
-class Answer:
-    """Collects the events of an answer that is not streamed."""
+    def message(self) -> Json:
+        text = "".join(self.texts)
+        message: Json = {
+            "role": "assistant",
+            "content": None if self.calls and not text else text,
+            "refusal": None,
+        }
+        if reasoning := "".join(self.reasoning):
+            message["reasoning_content"] = reasoning
+        if self.calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": "".join(call.arguments)},
+                }
+                for _, call in sorted(self.calls.items())
+            ]
+        return message
 
-    def __init__(self, head: Head, *, num_choices: int, has_logprobs: bool) -> None:
-        """Start empty."""
+
+class ChatShape:
+    """The shape of one chat answer; its one engine request has position 0."""
+
+    def __init__(
+        self,
+        head: Head,
+        *,
+        num_choices: int,
+        has_logprobs: bool,
+        has_usage: bool,
+        metadata: dict[str, str] | None = None,
+    ) -> None:
+        """Start empty; `has_usage` asks for the usage chunk of a stream."""
         self._head = head
         self._has_logprobs = has_logprobs
+        self._metadata = metadata
         self._choices = [_Choice() for _ in range(num_choices)]
+        self._chunks = Chunks(head, num_choices=num_choices, has_usage=has_usage)
 
-    def add(self, delta: ChatDelta) -> None:
+    def add(self, position: int, event: ChatDelta | PromptScored) -> None:
         """Take in one event."""
-        choice = self._choices[delta.index]
-        choice.texts.append(delta.text)
-        choice.logprobs += _logprobs(delta.logprobs or ())
-        choice.finish_reason = delta.finish_reason or choice.finish_reason
+        del position
+        if isinstance(event, ChatDelta):
+            self._choices[event.index].add(event)
 
-    def finish(self, done: ChatDone) -> dict[str, Any]:
+    def finish(self, dones: Sequence[ChatDone]) -> Json:
         """The whole answer."""
-        return {
-            "id": self._head.id,
-            "object": "chat.completion",
-            "created": self._head.created,
-            "model": self._head.model,
+        answer: Json = {
+            **self._head.fields("chat.completion"),
             "choices": [self._choice(index) for index in range(len(self._choices))],
-            "usage": usage(done),
+            "usage": usage(dones),
         }
+        return answer | {"metadata": self._metadata} if self._metadata else answer
+
+    def first(self) -> list[Json]:
+        """The roles, one chunk per choice."""
+        return self._chunks.first()
+
+    def chunks(self, position: int, event: ChatDelta | PromptScored) -> list[Json]:
+        """The chunks of one event."""
+        del position
+        return self._chunks.of(event) if isinstance(event, ChatDelta) else []
+
+    def last(self, dones: Sequence[ChatDone]) -> list[Json]:
+        """The usage chunk, if it was asked for."""
+        return self._chunks.last(dones)
 
     def _choice(self, index: int) -> dict[str, Any]:
         choice = self._choices[index]
-        content = {"content": choice.logprobs, "refusal": None} if self._has_logprobs else None
+        reason = choice.finish_reason or "stop"
         return {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(choice.texts), "refusal": None},
-            "logprobs": content,
-            "finish_reason": choice.finish_reason or "stop",
+            "message": choice.message(),
+            "logprobs": {"content": choice.logprobs, "refusal": None}
+            if self._has_logprobs
+            else None,
+            # A call that was never made is no reason to run one.
+            "finish_reason": "stop" if reason == "tool_calls" and not choice.calls else reason,
         }
-
-
-class Chunks:
-    """Makes the chunks of a streamed answer.
-
-    Invariants: the role comes first for each choice; `usage` is on every chunk (null) or on none;
-    the usage chunk, where asked for, has no choices and comes last.
-    """
-
-    def __init__(self, head: Head, *, num_choices: int, has_usage: bool) -> None:
-        """Nothing has been sent yet."""
-        self._head = head
-        self._has_usage = has_usage
-        self._num_choices = num_choices
-
-    def first(self) -> list[dict[str, Any]]:
-        """The roles, one chunk per choice."""
-        delta = {"role": "assistant", "content": "", "refusal": None}
-        return [self._chunk(index, delta) for index in range(self._num_choices)]
-
-    def of(self, delta: ChatDelta) -> list[dict[str, Any]]:
-        """The chunks of one event: its text, then its end."""
-        chunks: list[dict[str, Any]] = []
-        if delta.text or delta.logprobs:
-            logprobs = None
-            if delta.logprobs is not None:
-                logprobs = {"content": _logprobs(delta.logprobs), "refusal": None}
-            chunks.append(self._chunk(delta.index, {"content": delta.text}, logprobs))
-        if delta.finish_reason is not None:
-            chunks.append(self._chunk(delta.index, {}, None, delta.finish_reason))
-        return chunks
-
-    def last(self, done: ChatDone) -> list[dict[str, Any]]:
-        """The usage chunk, if it was asked for."""
-        if not self._has_usage:
-            return []
-        return [{**self._base(), "choices": [], "usage": usage(done)}]
-
-    def _chunk(
-        self,
-        index: int,
-        delta: dict[str, Any],
-        logprobs: dict[str, Any] | None = None,
-        finish_reason: str | None = None,
-    ) -> dict[str, Any]:
-        choice = {
-            "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason,
-        }  # fmt: skip
-        chunk = {**self._base(), "choices": [choice]}
-        return chunk | {"usage": None} if self._has_usage else chunk
-
-    def _base(self) -> dict[str, Any]:
-        return {
-            "id": self._head.id,
-            "object": "chat.completion.chunk",
-            "created": self._head.created,
-            "model": self._head.model,
-        }
-
-
-def usage(done: ChatDone) -> dict[str, Any]:
-    """Tokens of an answer, in OpenAI's shape."""
-    return {
-        "prompt_tokens": done.prompt_tokens,
-        "completion_tokens": done.completion_tokens,
-        "total_tokens": done.prompt_tokens + done.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": done.cached_tokens},
-    }
-
-
-def failure(event: ChatFailed) -> ApiError:
-    """The worker's failure as an answer."""
-    kind = _BY_STATUS.get(event.status, EngineFailed)
-    return kind(event.message, param=event.param, code=event.code)
-
-
-def _logprobs(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    return [
-        {**_logprob(token), "top_logprobs": [_logprob(other) for other in token.top]}
-        for token in tokens
-    ]
-
-
-def _logprob(token: TokenLogprob) -> dict[str, Any]:
-    return {"token": token.token, "logprob": token.logprob, "bytes": list(token.bytes)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,25 @@ import click
 from service.commands.connection import url_option
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class _Size(click.ParamType):
+    """A number of bytes: 4096, 512MiB, 2GiB."""
+
+    name = "SIZE"
+    _units: Mapping[str, int] = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The number of bytes."""
+        match = re.fullmatch(r"([0-9]{1,12}) ?([a-z]*)", str(value).lower())
+        if match is None or match[2] not in self._units:
+            self.fail(f"{value!r} is not a size such as 512MiB, 2GiB or 4096.", param, ctx)
+        return int(match[1]) * self._units[match[2]]
+
+
+SIZE = _Size()
 
 
 def service_options(command: Command) -> Command:

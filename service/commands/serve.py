@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 from pydantic import ValidationError
 
+from service.commands.options import SIZE
 from service.terminal import CommandFailed, ExitCode, OptionValue
 from workers.errors import LanewiseError
 from workers.settings import Settings
 
-_SETTING_OF_OPTION = {"data": "data_dir", "model": "llm_model"}
+_SETTING_OF_OPTION = {
+    "data": "data_dir",
+    "model": "llm_model",
+    "weights": "llm_weights",
+    "max_model_len": "llm_max_model_len",
+    "kv_cache": "llm_kv_cache_bytes",
+    "host_cache": "llm_host_cache_bytes",
+    "max_num_seqs": "llm_max_num_seqs",
+    "chunk": "llm_prefill_chunk_tokens",
+    "prefix_cache": "llm_prefix_cache",
+    "speculation": "llm_speculation",
+    "batch_invariant": "llm_batch_invariant",
+    "adapters": "llm_adapters",
+    "strict": "llm_strict_floor",
+}
 
 
 @click.command()
@@ -29,6 +44,21 @@ _SETTING_OF_OPTION = {"data": "data_dir", "model": "llm_model"}
 @click.option("--redis-url", metavar="URL", help="Redis to use.  [default: its own]")
 @click.option("--database-url", metavar="URL", help="Database.  [default: SQLite in --data]")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), help="LLM precision.")
+@click.option("--weights", type=click.Choice(["auto", "packed", "unpacked"]), help="LLM weights.")
+@click.option(
+    "--max-model-len", type=click.IntRange(1), help="Tokens a chat.  [default: what fits]"
+)
+@click.option("--kv-cache", type=SIZE, help="KV cache, such as 2GiB.  [default: what fits]")
+@click.option("--host-cache", type=SIZE, help="Host memory behind the cache.  [default: 0]")
+@click.option("--max-num-seqs", type=click.IntRange(1), help="Answers at once.  [default: 32]")
+@click.option("--chunk", type=click.IntRange(1), help="Prompt tokens a step.  [default: 512]")
+@click.option("--prefix-cache/--no-prefix-cache", default=None, help="Reuse computed prompts.")
+@click.option("--speculation", type=click.Choice(["auto", "off", "ngram"]), help="Draft tokens.")
+@click.option("--batch-invariant", is_flag=True, default=None, help="Bit-equal in any batch.")
+@click.option(
+    "--adapter", "adapters", multiple=True, metavar="NAME=FOLDER", help="LoRA; repeatable."
+)
+@click.option("--strict", type=click.Choice(["fused", "vendor"]), help="Refuse slower kernels.")
 @click.option("--auth", type=click.Choice(["on", "off"]), help="off: loopback only, no keys.")
 @click.pass_context
 def serve(ctx: click.Context, **options: OptionValue) -> None:
@@ -54,8 +84,10 @@ def settings_from(options: Mapping[str, OptionValue]) -> Settings:
     given: dict[str, Any] = {
         _SETTING_OF_OPTION.get(name, name): value
         for name, value in options.items()
-        if value is not None
+        if value not in (None, ())
     }
+    if isinstance(adapters := given.get("llm_adapters"), tuple):
+        given["llm_adapters"] = ",".join(cast("tuple[str, ...]", adapters))
     try:
         return Settings(**given)
     except ValidationError as error:

@@ -25,7 +25,7 @@ from service.errors import (
 from workers import errors as store_errors
 
 SUPPORTED_V1 = (
-    "/v1/chat/completions, /v1/models, /v1/videos and /v1/files; "
+    "/v1/chat/completions, /v1/completions, /v1/models, /v1/videos and /v1/files; "
     "the native API is under /jobs and /batches"
 )
 _PLACES = {"body", "query", "path", "header", "cookie"}

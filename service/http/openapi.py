@@ -13,6 +13,7 @@ _TEXTS = {
     401: "No valid API key.",
     403: "The key may not do this.",
     404: "No such thing.",
+    408: "The request's own deadline passed.",
     413: "Too many bytes.",
     415: "A content type that is not read here.",
     416: "No such bytes.",

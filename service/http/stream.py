@@ -12,13 +12,14 @@ from starlette.types import Receive, Scope, Send
 KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_S = 10.0
 DONE = b"data: [DONE]\n\n"
+_JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 def sse(value: Mapping[str, Any], *, event: str | None = None) -> bytes:
     """One event with a JSON payload."""
     head = f"event: {event}\n" if event else ""
-    return f"{head}data: {json.dumps(value, ensure_ascii=True, separators=(',', ':'))}\n\n".encode()
+    return f"{head}data: {_JSON.encode(value)}\n\n".encode()
 
 
 class EventStream(StreamingResponse):

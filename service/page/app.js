@@ -16,7 +16,7 @@ const FACTS_MS = 4000;
 
 class Page {
   constructor() {
-    this.bar = new FactsBar(byId("facts"));
+    this.bar = new FactsBar(byId("facts"), { onEngine: () => this.chat.engine.open() });
     this.form = new SubmitForm({ onSubmitted: (job) => this.onSubmitted(job) });
     this.list = new JobList({ go: (...where) => this.go(...where) });
     this.job = new JobView({ onDuplicate: (job) => this.duplicate(job), onGone: () => { this.list.load(); this.go("video"); } });
@@ -65,7 +65,7 @@ class Page {
     const wanted = isChat ? this.chat.element : this.video;
     if (byId("main").firstChild !== wanted) fill(byId("main"), wanted);
     if (!isChat) this.routeVideo(section, id, Object.fromEntries(new URLSearchParams(query)));
-    if (isChat) this.chat.text.focus();
+    if (isChat) { this.chat.text.focus(); this.chat.engine.start(); }
   }
 
   routeVideo(section, id, parameters) {
@@ -153,7 +153,7 @@ class Page {
       else { this.go("video"); setTimeout(act, 50); }
     };
     const step = (key) => () => this.job.video?.isConnected && this.job.video.dispatchEvent(new KeyboardEvent("keydown", { key }));
-    return { "?": showShortcuts, v: () => this.go("video"), c: () => this.go("chat"), t: switchTheme, k: askKey, n: inVideo(() => this.form.prompt.focus()), p: inVideo(() => byId("picture").click()),
+    return { "?": showShortcuts, v: () => this.go("video"), c: () => this.go("chat"), e: () => this.chat.engine.open(), t: switchTheme, k: askKey, n: inVideo(() => this.form.prompt.focus()), p: inVideo(() => byId("picture").click()),
       "/": inVideo(() => byId("filter-text")?.focus()), j: inVideo(() => this.list.list.querySelector("a.open")?.focus()), ",": step(","), ".": step(".") };
   }
 }

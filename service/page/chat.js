@@ -1,14 +1,27 @@
 // The chat playground: streams an answer, counts its speed, can be stopped.
 
 import { events } from "./api.js";
+import { Answer } from "./answer.js";
 import { fill, h } from "./dom.js";
+import { EngineCard } from "./engine.js";
 
 const STARTERS = ["Write two sentences about the sea.", "What is a transformer model?", "Give me three shot ideas for a short film about rain."];
+
+const TOOL = `{
+  "name": "weather",
+  "description": "The weather of a city",
+  "parameters": {
+    "type": "object",
+    "properties": { "city": { "type": "string" } },
+    "required": ["city"]
+  }
+}`;
 
 export class Chat {
   constructor() {
     this.messages = [];
     this.models = [];
+    this.engine = new EngineCard();
     this.element = this.build();
     this.showEmpty();
   }
@@ -29,9 +42,12 @@ export class Chat {
     this.temperature = h("input", { type: "range", id: "temperature", min: "0", max: "2", step: "0.1", value: "0.7", oninput: () => fill(this.degree, Number(this.temperature.value).toFixed(1)) });
     this.degree = h("output", {}, "0.7");
     this.limit = h("input", { type: "number", id: "max-tokens", min: "1", step: "1", value: "256" });
+    this.tools = h("textarea", { id: "tools", rows: 5, class: "code", spellcheck: "false", placeholder: TOOL, "aria-label": "Tools as JSON" });
     const field = (label, control, extra) => h("div", { class: "field" }, h("label", { for: control.id }, label, extra), control);
-    return h("aside", { class: "card form chat-settings", "aria-label": "Settings of the chat" }, field("Model", this.model), field("System prompt", this.system),
-      field("Temperature ", this.temperature, this.degree), field("Most tokens", this.limit), h("button", { type: "button", id: "clear", onclick: () => this.clear() }, "Clear the conversation"));
+    const settings = h("section", { class: "card form", "aria-label": "Settings of the chat" }, field("Model", this.model), field("System prompt", this.system),
+      field("Temperature ", this.temperature, this.degree), field("Most tokens", this.limit),
+      h("details", { class: "fold" }, h("summary", {}, "Tools it may call"), this.tools, h("button", { type: "button", class: "link", onclick: () => { this.tools.value = TOOL; } }, "an example")), h("button", { type: "button", id: "clear", onclick: () => this.clear() }, "Clear the conversation"));
+    return h("aside", { class: "chat-settings" }, settings, this.engine.element);
   }
 
   setModels(models) {
@@ -78,61 +94,72 @@ export class Chat {
 
   body() {
     const system = this.system.value.trim();
+    const tools = this.readTools();
     return { model: this.model.value, messages: [...(system ? [{ role: "system", content: system }] : []), ...this.messages], stream: true, stream_options: { include_usage: true },
-      temperature: Number(this.temperature.value), ...(this.limit.value ? { max_tokens: Number(this.limit.value) } : {}) };
+      temperature: Number(this.temperature.value), ...(this.limit.value ? { max_tokens: Number(this.limit.value) } : {}), ...(tools.length ? { tools } : {}) };
+  }
+
+  /** The tools in the field, as the API takes them; a lone function stands for itself. */
+  readTools() {
+    const text = this.tools.value.trim();
+    if (!text) return [];
+    const value = JSON.parse(text);
+    return (Array.isArray(value) ? value : [value]).map((one) => (one.type === "function" ? one : { type: "function", function: one }));
   }
 
   async answer() {
-    const line = bubble("assistant", "");
-    line.setAttribute("aria-busy", "true");
-    this.log.append(line);
+    const answer = new Answer({ onResults: (results) => { this.messages.push(...results); this.answer(); } });
+    this.log.append(answer.element);
     this.controller = new AbortController();
     this.setBusy(true);
-    const state = { text: "", count: 0, first: null, started: performance.now(), reason: null };
+    const state = { count: 0, first: null, started: performance.now(), reason: null, usage: null };
     try {
       for await (const { data } of events("/v1/chat/completions", { method: "POST", body: this.body(), signal: this.controller.signal })) {
         if (data === "[DONE]") break;
-        this.take(JSON.parse(data), state, line);
+        this.take(JSON.parse(data), state, answer);
       }
-      if (state.reason === "length") line.append(h("span", { class: "note" }, " … cut at the most tokens"));
+      if (state.reason === "length") answer.say(" … cut at the most tokens");
     } catch (error) {
-      line.append(h("span", { class: error.name === "AbortError" ? "note" : "problem" }, error.name === "AbortError" ? " (stopped)" : error.message));
+      const isStop = error.name === "AbortError";
+      answer.say(isStop ? " (stopped)" : error instanceof SyntaxError ? `The tools are not JSON: ${error.message}` : error.message, !isStop);
     } finally {
-      this.finish(state, line);
+      this.finish(state, answer);
     }
   }
 
-  take(chunk, state, line) {
+  take(chunk, state, answer) {
     if (chunk.error) throw new Error(chunk.error.message);
-    if (chunk.usage) state.count = chunk.usage.completion_tokens;
+    if (chunk.usage) [state.usage, state.count] = [chunk.usage, chunk.usage.completion_tokens];
     const choice = chunk.choices?.[0];
     if (!choice) return;
     state.reason = choice.finish_reason ?? state.reason;
-    const text = choice.delta?.content;
-    if (!text) return;
+    const isAtEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 60;
+    if (!answer.take(choice.delta ?? {})) return;
     state.first ??= performance.now();
     state.last = performance.now();
-    state.count += chunk.usage ? 0 : 1;
-    state.text += text;
-    const isAtEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 60;
-    line.firstChild.textContent = state.text;
+    state.count += 1;
     if (isAtEnd) this.log.scrollTop = this.log.scrollHeight;
     this.showRate(state);
   }
 
+  seconds(state) { return ((state.last ?? performance.now()) - (state.first ?? state.started)) / 1000; }
+
   showRate(state) {
-    const seconds = ((state.last ?? performance.now()) - (state.first ?? state.started)) / 1000;
+    const seconds = this.seconds(state);
     const speed = seconds > 0.2 ? `  ·  ${(state.count / seconds).toFixed(1)} tokens/s` : "";
     const wait = state.first ? `  ·  first after ${((state.first - state.started) / 1000).toFixed(2)} s` : "";
     fill(this.rate, `${state.count} tokens${speed}${wait}`);
   }
 
-  finish(state, line) {
-    line.removeAttribute("aria-busy");
+  finish(state, answer) {
     this.controller = null;
-    if (state.text) this.messages.push({ role: "assistant", content: state.text }); else this.messages.pop();
+    const message = answer.message();
+    if (message) this.messages.push(message); else this.messages.pop();
     this.showRate(state);
     this.setBusy(false);
+    answer.finish(state.usage, this.seconds(state));
+    this.log.scrollTop = this.log.scrollHeight;
+    this.engine.look();
   }
 
   setBusy(isBusy) {

@@ -6,7 +6,8 @@ import { dialog, fill, h, plural } from "./dom.js";
 const STATE_WORDS = { loading: "loading", idle: "idle", busy: "busy", failed: "failed", lost: "lost" };
 
 export class FactsBar {
-  constructor(element) {
+  constructor(element, { onEngine }) {
+    this.onEngine = onEngine;
     this.element = element;
     this.facts = {};
     this.mode = "live";
@@ -24,7 +25,7 @@ export class FactsBar {
     const { isReady, isReachable, queue_depth: depth = null, workers = [] } = this.facts;
     const [word, kind] = isReachable === undefined ? ["", ""] : isReady ? ["ready", "good"] : isReachable ? ["starting", "wait"] : ["not reachable", "bad"];
     fill(this.element,
-      workers.map((w) => h("span", { class: `worker is-${w.state}`, title: this.title(w) }, h("i", { class: "dot" }), h("b", {}, w.role), h("span", { class: "model" }, w.model), h("span", { class: "state" }, STATE_WORDS[w.state] ?? w.state))),
+      workers.map((w) => h(w.role === "llm" ? "button" : "span", { type: w.role === "llm" ? "button" : null, onclick: w.role === "llm" ? this.onEngine : null, class: `worker is-${w.state}`, title: this.title(w) }, h("i", { class: "dot" }), h("b", {}, w.role), h("span", { class: "model" }, w.model), h("span", { class: "state" }, STATE_WORDS[w.state] ?? w.state))),
       h("span", { class: "queue", title: "Jobs that wait" }, depth === null ? "" : `${plural(depth, "job")} waiting`),
       word && h("button", { type: "button", class: `ready ${kind}`, onclick: () => this.explain() }, h("i", { class: "dot" }), word, this.mode === "polling" && isReachable ? " (polling)" : ""));
   }

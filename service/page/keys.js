@@ -37,7 +37,7 @@ async function tryKey(input, problem) {
   }
 }
 
-const SHORTCUTS = [["v", "Video"], ["c", "Chat"], ["n", "Write a prompt"], ["p", "Choose a picture"], ["Ctrl Enter", "Make the clip"], ["/", "Find in prompts"],
+const SHORTCUTS = [["v", "Video"], ["c", "Chat"], ["e", "The engine's figures"], ["n", "Write a prompt"], ["p", "Choose a picture"], ["Ctrl Enter", "Make the clip"], ["/", "Find in prompts"],
   ["j  k", "Next, previous job"], ["Enter", "Open a job"], ["x", "Select a job"], [",  .", "One frame back, on"], ["Esc", "Back, or stop an answer"], ["k", "API key (outside the list)"], ["t", "Light or dark"], ["?", "This list"]];
 
 export function showShortcuts() {

@@ -19,7 +19,10 @@ router = APIRouter(tags=["models"])
 
 @router.get("/v1/models", summary="List the models", responses=errors())
 def list_models(gateway: GatewayDep, _: AnyKey) -> ModelList:
-    """Every model that a worker has published or that is configured, with its limits."""
+    """Every model that a worker has published or that is configured, with its limits.
+
+    A LoRA adapter is listed under its own name, with the model it changes as `parent`.
+    """
     return ModelList(data=list(_models(gateway).values()))
 
 
@@ -38,6 +41,9 @@ def _models(gateway: Gateway) -> dict[str, ModelView]:
     models: dict[str, ModelView] = {}
     for worker in known_workers(gateway):
         models.setdefault(worker.model, _of_worker(worker))
+        for adapter in worker.llm.adapters if worker.llm is not None else ():
+            view = _of_worker(worker).model_copy(update={"id": adapter, "parent": worker.model})
+            models.setdefault(adapter, view)
     for role in ("llm", "video"):
         name = configured(gateway, role)
         if name is not None:

@@ -18,15 +18,19 @@ router = APIRouter(tags=["engine"])
 def get_plan(gateway: GatewayDep, _: AnyKey) -> dict[str, Any]:
     """Every worker's plan, made when its model was loaded, and what the engine really bound.
 
-    `bound` lists (op, implementation, tier) as they run; `plan` is what the kernels of this
-    version would give each layer.
+    `hash` is what the header `x-lanewise-plan` of an answer holds. `bound` lists (op,
+    implementation, tier) as they run; `decisions` are all choices of the engine (kernels, form of
+    the weights, cache, speculation) with their reasons; `plan` is what the kernels of this version
+    would give each layer.
     """
     plans = [
         {
             "role": worker.role,
             "model": worker.model,
             "worker": worker.id,
+            "hash": worker.plan_hash,
             "bound": worker.card.get("kernels"),
+            "decisions": worker.decisions,
             "plan": worker.plan,
         }
         for worker in known_workers(gateway)

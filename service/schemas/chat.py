@@ -2,159 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from service.errors import BadRequest, shown
-from service.http.json_values import as_list
-from workers.protocol import ChatMessage, ChatParams, ChatRequest, LLMLimits
+from service.errors import BadRequest
+from service.http.json_values import has_lone_surrogate
+from service.schemas.base import MAX_INT, GenerationBody
+from service.schemas.chat_messages import Message, to_messages
+from service.schemas.chat_tools import MAX_TOOLS, ToolDefinition, tool_use
+from service.schemas.structured import ResponseFormat, constraint_of
+from workers.protocol import ChatParams, ChatRequest, LLMLimits
 
-MAX_SEED = 2**63 - 1
 MAX_CHOICES = 8
+MAX_TEMPLATE_CHARS = 64 * 2**10
 _MAX_MESSAGES = 2048
-_MAX_STOPS = 16
-_MAX_BIASES = 1024
-_Role = Literal["system", "developer", "user", "assistant", "tool"]
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
-_Stop = Annotated[str, Field(min_length=1, max_length=256)]
+# What the engine itself hands to a chat template.
+_OWN_OPTIONS = {
+    "messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
+}  # fmt: skip
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
+class ChatBody(GenerationBody):
+    """Chat completion request. Fields that OpenAI has and we cannot serve are refused by name.
 
+    `max_completion_tokens` wins over `max_tokens`. `continue_final_message` goes on with the last
+    assistant message (and takes `add_generation_prompt` as false). `chat_template_kwargs` reach
+    the model's template; `reasoning_effort` does too, and "none" turns thinking off.
+    """
 
-def _as_parts(content: object) -> object:
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    parts = as_list(content)
-    if parts is None:
-        raise ValueError("must be a string or a list of text parts")
-    return parts
-
-
-def _as_list(stop: object) -> object:
-    return [stop] if isinstance(stop, str) else stop
-
-
-class TextPart(_Body):
-    """A piece of text in a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(_Body):
-    """One turn: a string, or a list of text parts that are joined as they stand."""
-
-    role: _Role
-    content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
-    name: str | None = Field(default=None, max_length=256)
-
-
-class StreamOptions(_Body):
-    """What a stream carries beside the text."""
-
-    include_usage: bool | None = None
-
-
-class ChatBody(_Body):
-    """Chat completion request. Fields that OpenAI has and we cannot serve are refused by name."""
-
-    model: str = Field(min_length=1, max_length=256)
     messages: list[Message] = Field(min_length=1, max_length=_MAX_MESSAGES)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, ge=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    stop: Annotated[list[_Stop] | None, BeforeValidator(_as_list)] = Field(
-        default=None, max_length=_MAX_STOPS
-    )
-    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_INT)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_INT)
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        default=None, max_length=_MAX_BIASES
+    tools: list[ToolDefinition] | None = Field(default=None, max_length=MAX_TOOLS)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
     )
-    ignore_eos: bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: str | None = Field(default=None, max_length=512)
+    chat_template_kwargs: dict[_Key, Any] | None = Field(default=None, max_length=32)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     metadata: dict[_Key, _Value] | None = Field(default=None, max_length=16)
 
     @model_validator(mode="after")
     def _fields_agree(self) -> ChatBody:
-        if self.stream_options is not None and not self.stream:
-            raise BadRequest(
-                "stream_options is set, but stream is not true: leave it out, or set stream.",
-                param="stream_options",
-            )
         if self.top_logprobs and not self.logprobs:
             raise BadRequest(
                 f"top_logprobs is {self.top_logprobs}, but logprobs is not true: set logprobs.",
                 param="top_logprobs",
             )
+        if not self.continue_final_message:
+            if self.add_generation_prompt is False:
+                raise BadRequest(
+                    "add_generation_prompt is false, so nobody would answer: set "
+                    "continue_final_message to go on with the assistant's last message.",
+                    param="add_generation_prompt",
+                )
+            return self
+        if self.messages[-1].role != "assistant":
+            raise BadRequest(
+                "continue_final_message is true, but the last message is not the assistant's.",
+                param="continue_final_message",
+            )
+        if self.add_generation_prompt:
+            raise BadRequest(
+                "continue_final_message and add_generation_prompt exclude each other.",
+                param="add_generation_prompt",
+            )
         return self
 
-    @property
-    def has_usage_chunk(self) -> bool:
-        """Whether a stream ends with the chunk of usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
+    def to_request(
+        self, chat_id: str, limits: LLMLimits | None, *, model: str, adapter: str | None,
+        tenant: str,
+    ) -> ChatRequest:  # fmt: skip
+        """The request as a worker reads it.
 
-    def to_request(self, chat_id: str, limits: LLMLimits | None) -> ChatRequest:
-        """The request as a worker reads it."""
-        messages = tuple(
-            ChatMessage(role=m.role, content="".join(p.text for p in m.content), name=m.name)
-            for m in self.messages
+        Raises: BadRequest naming the field.
+        """
+        fields = self._length_fields(limits)
+        for name in ("n", "logprobs", "top_logprobs"):
+            if (value := getattr(self, name)) is not None:
+                fields[name] = value
+        return ChatRequest(
+            id=chat_id,
+            model=model,
+            messages=to_messages(self.messages),
+            params=ChatParams(**fields),
+            tools=tool_use(self.tools, self.tool_choice, self.parallel_tool_calls),
+            constraint=constraint_of(self.response_format, self.structured_outputs),
+            adapter=adapter,
+            tenant=tenant,
+            priority=self.priority or 0,
+            deadline_s=self.deadline_s,
+            cache_salt=self.cache_salt or "",
+            continue_final_message=bool(self.continue_final_message),
+            template_options=self._template_options(),
         )
-        params = ChatParams(**self._given(), logit_bias=_biases(self.logit_bias, limits))
-        if limits is not None:
-            _check_length(params.max_tokens, limits, self.max_completion_tokens is not None)
-        return ChatRequest(id=chat_id, model=self.model, messages=messages, params=params)
 
-    def _given(self) -> dict[str, Any]:
-        """Sampling fields that are set; what is not keeps the default of `ChatParams`."""
-        names = (
-            "temperature", "top_p", "min_p", "seed", "n", "logprobs", "top_logprobs",
-            "presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos",
-        )  # fmt: skip
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        if self.top_k is not None:
-            given["top_k"] = max(self.top_k, 0)
-        if self.stop is not None:
-            given["stop"] = tuple(self.stop)
-        wanted = self.max_completion_tokens or self.max_tokens
-        return given if wanted is None else given | {"max_tokens": wanted}
+    def _length_fields(self, limits: LLMLimits | None) -> dict[str, Any]:
+        if self.max_completion_tokens is None:
+            return self.sampling(limits, self.max_tokens)
+        return self.sampling(limits, self.max_completion_tokens, "max_completion_tokens")
 
-
-def _biases(biases: Mapping[str, float] | None, limits: LLMLimits | None) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for key, bias in (biases or {}).items():
-        is_number = key.isascii() and key.isdecimal() and len(key) <= 9
-        if not is_number or (limits is not None and int(key) >= limits.vocab_size):
-            bound = f"0 to {limits.vocab_size - 1}" if limits else "whole numbers"
-            raise BadRequest(
-                f"logit_bias has the key {shown(key)}; token ids are {bound}.", param="logit_bias"
-            )
-        found[int(key)] = bias
-    return found
-
-
-def _check_length(max_tokens: int | None, limits: LLMLimits, is_new_name: bool) -> None:
-    if max_tokens is None or max_tokens <= limits.max_model_len:
-        return
-    name = "max_completion_tokens" if is_new_name else "max_tokens"
-    raise BadRequest(
-        f"{name} is {max_tokens}; this model holds {limits.max_model_len} tokens of prompt and "
-        "answer together.",
-        param=name,
-        code="context_length_exceeded",
-    )
+    def _template_options(self) -> dict[str, Any]:
+        options = dict(self.chat_template_kwargs or {})
+        param = "chat_template_kwargs"
+        if own := sorted(_OWN_OPTIONS & set(options)):
+            raise BadRequest(f"{param} may not hold {own[0]}; it has a field.", param=param)
+        text = json.dumps(options, ensure_ascii=False)
+        if has_lone_surrogate(text):
+            raise BadRequest(f"{param} holds half a character (a lone surrogate).", param=param)
+        if len(text) > MAX_TEMPLATE_CHARS:
+            raise BadRequest(f"{param} has more than {MAX_TEMPLATE_CHARS} characters.", param=param)
+        if self.reasoning_effort is not None:
+            options.setdefault("reasoning_effort", self.reasoning_effort)
+            options.setdefault("enable_thinking", self.reasoning_effort != "none")
+        return options

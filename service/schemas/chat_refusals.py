@@ -1,18 +1,27 @@
-"""Chat fields that would change the answer and cannot be honoured: refused by name, not ignored."""
+"""Fields that would change the answer and cannot be honoured: refused by name, not ignored."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from service.errors import BadRequest, shown
 from service.http.json_values import as_list, as_object
 
+_log = logging.getLogger("lanewise.service")
 _IGNORED = {
     "store", "service_tier", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-    "safety_identifier", "verbosity", "tools", "tool_choice", "parallel_tool_calls",
-    "response_format", "modalities",
+    "safety_identifier", "verbosity", "modalities",
 }  # fmt: skip
-_NEVER = ("audio", "prediction", "web_search_options", "functions", "function_call", "moderation")
+_ELSEWHERE = {
+    "guided_json": "structured_outputs.json",
+    "guided_regex": "structured_outputs.regex",
+    "guided_choice": "structured_outputs.choice",
+    "guided_grammar": "structured_outputs.grammar",
+    "functions": "tools",
+    "function_call": "tool_choice",
+}
+_NEVER = ("audio", "prediction", "web_search_options", "moderation")
 
 
 def refuse_unsupported(body: dict[str, Any]) -> None:
@@ -28,44 +37,37 @@ def refuse_unsupported(body: dict[str, Any]) -> None:
         raise _unsupported("store", "store is true, but answers are not kept; leave it out.")
     if "audio" in (as_list(body.get("modalities")) or []):
         raise _unsupported("modalities", "modalities holds 'audio'; only text is made.")
-    _refuse_tools(body)
-    _refuse_formats(body.get("response_format"))
+    refuse_replaced(body)
+    for index, tool in enumerate(as_list(body.get("tools")) or []):
+        if (kind := (as_object(tool) or {}).get("type")) not in (None, "function"):
+            param = f"tools.{index}.type"
+            raise _unsupported(param, f"{param} is {shown(kind)}; only functions can be called.")
     for index, message in enumerate(as_list(body.get("messages")) or []):
         if (found := as_object(message)) is not None:
             _refuse_parts(index, found)
 
 
-def unknown_fields(body: dict[str, Any], known: set[str]) -> list[str]:
-    """Names that neither OpenAI's schema nor ours knows, for the log."""
-    return sorted(name[:64] for name in body if name not in known and name not in _IGNORED)
+def refuse_replaced(body: dict[str, Any]) -> None:
+    """Refuse older names of what has another name here.
+
+    Raises: BadRequest with code `unsupported_parameter` naming the field to use.
+    """
+    for name, instead in _ELSEWHERE.items():
+        if body.get(name):
+            raise _unsupported(name, f"{name} is not supported; use {instead}.")
 
 
-def _refuse_tools(body: dict[str, Any]) -> None:
-    if body.get("tools"):
-        raise _unsupported("tools", "Tool calling is not supported yet; leave tools out.")
-    if body.get("tool_choice") not in (None, "none", "auto"):
-        raise _unsupported("tool_choice", "tool_choice needs tools, which are not supported yet.")
-
-
-def _refuse_formats(response_format: object) -> None:
-    if response_format is None:
-        return
-    asked = as_object(response_format) or {"type": response_format}
-    kind = asked.get("type")
-    if kind == "json_schema" and not isinstance(asked.get("json_schema"), dict):
-        raise BadRequest(
-            "response_format.json_schema is required for the type json_schema.",
-            param="response_format.json_schema",
-        )
-    if kind != "text":
-        raise _unsupported(
-            "response_format", f"response_format {shown(kind)} is not supported yet; use 'text'."
-        )
+def note_unknown(body: dict[str, Any], known: frozenset[str]) -> None:
+    """Log the names that neither OpenAI's schema nor ours knows."""
+    if unknown := sorted(name[:64] for name in body if name not in known | _IGNORED):
+        _log.warning("ignored unknown fields: %s", ", ".join(unknown[:20]))
 
 
 def _refuse_parts(index: int, message: dict[str, Any]) -> None:
-    if message.get("tool_calls") or message.get("function_call"):
-        raise _unsupported(f"messages.{index}.tool_calls", "Tool calls are not supported yet.")
+    if message.get("role") == "function" or message.get("function_call"):
+        raise _unsupported(
+            f"messages.{index}", "Function messages are replaced by tool_calls and role tool."
+        )
     for place, part in enumerate(as_list(message.get("content")) or []):
         found = as_object(part) or {}
         kind = found.get("type")

@@ -19,6 +19,7 @@ class ModelView(BaseModel):
     owned_by: str = "lanewise"
     role: Literal["llm", "video"]
     state: str
+    parent: str | None = None
     devices: str = ""
     source: str = ""
     error: str | None = None

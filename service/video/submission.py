@@ -10,11 +10,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
 from service.auth import Principal
-from service.catalog import video_limits
+from service.catalog import known_workers, video_limits
 from service.context import Gateway
 from service.errors import BadRequest, FieldError
 from service.http.body import is_form, read_form, read_json, read_upload, text_fields
 from service.ids import draw_seed
+from service.plan_header import plan_headers
 from service.video.body import SubmissionBody
 from service.video.idempotency import earlier_job, fingerprint, idempotency_key, is_resent
 from service.video.images import inspect, safe_name
@@ -110,12 +111,18 @@ class _Maker:
             store, has_seed = self._gateway.client.store, self._body.seed is not None
             earlier = earlier_job(store, video, labels, key_id=key_id, has_seed=has_seed)
             if earlier is not None:
-                return Submitted(earlier, {"x-duplicate-of": earlier.id})
+                return Submitted(earlier, {"x-duplicate-of": earlier.id} | self._plan(model))
         idempotency = None if key is None else Idempotency(key, self._fingerprint(stored, model))
         created = self._gateway.client.submit_video(
             video, labels, key_id=key_id, idempotency=idempotency
         )
-        return Submitted(created.job, {"Idempotency-Replayed": "true"} if created.replayed else {})
+        replayed = {"Idempotency-Replayed": "true"} if created.replayed else {}
+        return Submitted(created.job, replayed | self._plan(model))
+
+    def _plan(self, model: str) -> dict[str, str]:
+        """The plan that the model's worker runs now."""
+        workers = known_workers(self._gateway, "video")
+        return plan_headers(next((w for w in workers if w.model == model), None))
 
     def _resolve(self, stored: StoredFile, model: str, limits: VideoLimits) -> VideoJobRequest:
         choices, image = self._body.choices(), input_image(stored)

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from llm_engine.answers import Answers
 from llm_engine.config import EngineConfig
 from llm_engine.engine import LLMEngine
 from llm_engine.loader import LoadedModel, load_model
+from llm_engine.prompt import PreparedRequest
+from llm_engine.sequence import Chunk, Sequence
 from llm_engine.types import Finished, GenerationRequest, SamplingParams, TextDelta
 from llm_engine.weights.resolve import BUNDLED_NAME, resolve
 
@@ -44,18 +47,21 @@ TINY = {
 
 @pytest.fixture(scope="session")
 def make_tiny() -> Callable[..., Any]:
-    """Builds a transformers Llama of random float32 weights; keywords override the config."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    """Builds a transformers model of random float32 weights; keywords override the config.
 
-    def build(**overrides: Any) -> Any:
+    `family` is the name of its classes: Llama, Mistral, Qwen2, Qwen3, Qwen3Moe.
+    """
+    import transformers
+
+    def build(family: str = "Llama", **overrides: Any) -> Any:
         torch.manual_seed(7)
-        model = LlamaForCausalLM(LlamaConfig(**{**TINY, **overrides})).float().eval()
+        config = getattr(transformers, f"{family}Config")(**{**TINY, **overrides})
+        model = getattr(transformers, f"{family}ForCausalLM")(config).float().eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 is_norm = "norm" in name
-                std = (
-                    0.2 if is_norm else 0.5 if parameter.dim() == 1 else parameter.shape[1] ** -0.5
-                )
+                fan_in = parameter.shape[-1]
+                std = 0.2 if is_norm else 0.5 if parameter.dim() == 1 else fan_in**-0.5
                 std = 1.0 if "embed_tokens" in name else std
                 parameter.normal_(1.0 if is_norm else 0.0, std)
         return model
@@ -69,10 +75,10 @@ def save_byte_tokenizer() -> Callable[[Path], None]:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from llm_engine.tokenizer import _byte_level_alphabet
+    from llm_engine.weights.gguf_tokenizer import byte_level_alphabet
 
     def save(folder: Path) -> None:
-        vocab = {char: byte for char, byte in _byte_level_alphabet().items()}
+        vocab = {char: byte for char, byte in byte_level_alphabet().items()}
         backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         backend.decoder = decoders.ByteLevel()
@@ -114,7 +120,8 @@ def tiny_engine(tiny_loaded: LoadedModel) -> Callable[..., LLMEngine]:
     """Builds an engine on the shared tiny model; keywords are settings."""
 
     def build(**settings: Any) -> LLMEngine:
-        settings = {"page_size": 4, "prefill_chunk_tokens": 16, **settings}
+        # How much "auto" drafts follows the clock, so tests of anything else do without.
+        settings = {"page_size": 4, "prefill_chunk_tokens": 16, "speculation": "off", **settings}
         return LLMEngine(tiny_loaded, EngineConfig(model="tiny", dtype="float32", **settings))
 
     return build
@@ -173,3 +180,137 @@ def smollm2_oracle() -> Any:
     assert missing == ["lm_head.weight"]
     assert not unexpected
     return model.eval()
+
+
+class _ScatteredPages:
+    """Pages of one sequence, spread over the cache in an order of their own."""
+
+    page_size = 16
+    num_pages = 101
+
+    def table(self, seq_id: int) -> list[int]:
+        """Page i of the sequence; 37 and 101 have no common factor, so none comes twice."""
+        return [(37 * i + 5 * seq_id) % self.num_pages for i in range(self.num_pages)]
+
+
+@pytest.fixture(scope="session")
+def logits_of() -> Callable[..., torch.Tensor]:
+    """Runs a model over one sequence in chunks; logits (chunks, V) at the end of each."""
+    from kernels.ledger import Ledger
+    from llm_engine.layers.bound_ops import bind_ops
+    from llm_engine.layers.op_choice import OpSizes
+    from llm_engine.runner import Runner
+    from llm_engine.sequence import Chunk, Sequence
+
+    def run(
+        model: Any,
+        ids: list[int],
+        sizes: list[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        adapters: Any = None,
+        adapter: str | None = None,
+        is_native: bool = False,
+    ) -> torch.Tensor:
+        pages: Any = _ScatteredPages()
+        limits = OpSizes(chunk_tokens=512, num_seqs=4, context=400, page_size=pages.page_size)
+        ops = bind_ops(model.config, dtype, limits, asked={}, ledger=Ledger(), is_native=is_native)
+        runner = Runner(model, pages, dtype, ops, adapters)
+        seq = Sequence(seq_id=0, token_ids=ids, num_prompt_tokens=len(ids), max_total_tokens=400)
+        seq.adapter_id = adapter
+        rows: list[torch.Tensor] = []
+        for size in sizes:
+            logits = runner.run([Chunk(seq, seq.num_computed, size, is_last=True)])
+            assert logits is not None
+            rows.append(logits)
+            seq.num_computed += size
+        return torch.cat(rows)
+
+    return run
+
+
+class ToyLoop:
+    """`Answers` stepped without an engine: logits are a function of the tokens before them.
+
+    Every sequence runs in every step; `hidden` states hold the position that a row predicts.
+    """
+
+    def __init__(
+        self, tokenizer: Any, logits_of: Callable[[Any], Any], chunk_tokens: int, **settings: Any
+    ) -> None:
+        self.answers = Answers(tokenizer, frozenset({256}), **settings)
+        self.num_steps = 0
+        self._logits_of = logits_of
+        self._chunk_tokens = chunk_tokens
+        self.running: list[Sequence] = []
+
+    def add(self, request: GenerationRequest, **seams: Any) -> None:
+        prompt, params = request.prompt_token_ids or (), request.params
+        longest = len(prompt) + (params.max_tokens or 40)
+        self.running += self.answers.open(PreparedRequest(request, prompt, longest, **seams))
+
+    def step(self) -> list[Any]:
+        self.num_steps += 1
+        self.answers.expire()
+        self.answers.draft()
+        self._remove_ended()
+        chunks = [self._chunk(seq) for seq in self.running]
+        rows = [(chunk, row) for chunk in chunks for row in self._rows(chunk)]
+        if not rows:
+            logits, hidden = torch.empty(0, 257), torch.empty(0, 1)
+        else:
+            logits = torch.stack([self._logits(chunk, row) for chunk, row in rows])
+            hidden = torch.tensor([[float(chunk.start + row + 1)] for chunk, row in rows])
+        events = self.answers.advance(chunks, logits, hidden)
+        for chunk in chunks:
+            seq = chunk.seq
+            seq.num_computed = min(chunk.start + chunk.num_tokens, len(seq.token_ids) - 1)
+            seq.draft_ids = ()
+        self._remove_ended()
+        return events
+
+    def run(self, *requests: GenerationRequest, **seams: Any) -> list[Any]:
+        for request in requests:
+            self.add(request, **seams)
+        events: list[Any] = []
+        while self.running:
+            events += self.step()
+        return events
+
+    def _remove_ended(self) -> None:
+        for seq in self.answers.take_ended():
+            self.running.remove(seq)
+
+    def _chunk(self, seq: Sequence) -> Chunk:
+        num_known = min(seq.num_uncomputed, self._chunk_tokens)
+        is_last = num_known == seq.num_uncomputed
+        num_drafts = len(seq.draft_ids) if is_last else 0
+        return Chunk(seq, seq.num_computed, num_known + num_drafts, is_last, num_drafts)
+
+    def _rows(self, chunk: Chunk) -> range:
+        return range(chunk.num_tokens - chunk.num_logits, chunk.num_tokens)
+
+    def _logits(self, chunk: Chunk, row: int) -> Any:
+        known = [*chunk.seq.token_ids[: chunk.start], *chunk.token_ids[: row + 1]]
+        return self._logits_of(known)
+
+
+@pytest.fixture
+def toy_loop(tiny_loaded: LoadedModel) -> Callable[..., ToyLoop]:
+    """Builds a loop over random logits that depend on the last two tokens.
+
+    Few letters are likely, so that texts repeat themselves; `<eos>` comes once in a while.
+    """
+    generator = torch.Generator().manual_seed(5)
+    table = torch.full((61, 257), -30.0)
+    table[:, 97:105] = 2.5 * torch.randn(61, 8, generator=generator)
+    table[:, 256] = -1.0
+
+    def of_last_two(token_ids: Any) -> Any:
+        first, second = (0, *token_ids)[-2:]
+        return table[(7 * first + 3 * second) % 61]
+
+    def build(logits_of: Any = of_last_two, *, chunk_tokens: int = 64, **settings: Any) -> ToyLoop:
+        return ToyLoop(tiny_loaded.tokenizer, logits_of, chunk_tokens, **settings)
+
+    return build

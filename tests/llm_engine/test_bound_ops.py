@@ -13,10 +13,11 @@ import pytest
 from kernels.errors import ImplUnavailable, StrictRefusal
 from kernels.ops.registry import op_spec
 from kernels.spec import Implementation, OpSpec, Tier
+from llm_engine import loader
 from llm_engine.config import EngineConfig
 from llm_engine.engine import LLMEngine
-from llm_engine.errors import InvalidConfig, UnsupportedModel
-from llm_engine.layers import bound_ops
+from llm_engine.errors import InvalidConfig
+from llm_engine.layers import bound_ops, op_choice
 
 Build = Callable[..., LLMEngine]
 Make = Callable[..., Any]
@@ -56,8 +57,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 def test_every_op_is_recorded_once_and_shown(tiny_engine: Build) -> None:
     engine = tiny_engine()
-    decisions = list(engine.ledger)
-    assert [d.what for d in decisions] == [*CALLED, "gemm", "sampler", "paged_decode"]
+    decisions = [d for d in engine.ledger if d.where.startswith(op_choice.WHERE)]
+    expected = [*CALLED, "gemm", "sampler", "paged_decode", *bound_ops.BLOCKS]
+    assert [d.what for d in decisions] == expected
     assert len({(d.what, d.where) for d in decisions}) == len(decisions)
     assert [(d.what, d.chosen, str(d.tier)) for d in decisions] == list(engine.card.kernels)
     assert {d.chosen for d in decisions} == {"cpu", "torch", "engine"}
@@ -67,8 +69,11 @@ def test_every_op_is_recorded_once_and_shown(tiny_engine: Build) -> None:
 
 def test_the_engines_own_functions_say_why(tiny_engine: Build) -> None:
     own = [d for d in tiny_engine().ledger if d.chosen == "engine"]
-    assert [d.what for d in own] == ["rotary_insert", "sampler", "paged_decode"]
-    for decision in own:
+    assert [d.what for d in own] == ["rotary_insert", "sampler", "paged_decode", *bound_ops.BLOCKS]
+    for decision in own[3:]:
+        assert decision.tier == Tier.FUSED
+        assert "weights=unpacked is not packed" in decision.rejected[0].reasons
+    for decision in own[:3]:
         assert (decision.tier, decision.source) == (Tier.FUSED, "tuned")
         assert decision.rejected[-1].candidate == "cpu"
         assert "µs" in decision.rejected[-1].reasons[0]
@@ -77,8 +82,8 @@ def test_the_engines_own_functions_say_why(tiny_engine: Build) -> None:
 def test_what_is_recorded_is_what_runs(
     counted: dict[str, int], tiny_engine: Build, make_request: Make
 ) -> None:
-    engine = tiny_engine(kernels={"rotary_insert": "counted"})
-    chosen = {d.what: d.chosen for d in engine.ledger if d.where == bound_ops.WHERE}
+    engine = tiny_engine(kernels={"rotary_insert": "counted"}, prefix_cache=False)
+    chosen = {d.what: d.chosen for d in engine.ledger if d.where == op_choice.WHERE}
     assert [chosen[name] for name in CALLED] == ["counted"] * len(CALLED)
     params: dict[str, Any] = {"temperature": 0.0, "max_tokens": 5, "ignore_eos": True, "n": 2}
     engine.generate([make_request("a", range(8), **params)])
@@ -129,24 +134,31 @@ def test_an_op_it_does_not_run_is_refused(tiny_engine: Build) -> None:
         tiny_engine(kernels={"sparse_mla": "triton"})
 
 
-def test_strictness_comes_before_the_weights(tiny_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes((tiny_folder / "config.json").read_bytes())
+def test_strictness_comes_before_the_weights(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_reading(*_: Any) -> None:
+        raise AssertionError("weights are read")
 
     def load(**settings: Any) -> LLMEngine:
-        return LLMEngine.load(EngineConfig(model=str(tmp_path), dtype="float32", **settings))
+        return LLMEngine.load(EngineConfig(model=str(tiny_folder), dtype="float32", **settings))
 
+    monkeypatch.setattr(loader, "load_weights", no_reading)
     with pytest.raises(StrictRefusal, match="rms_norm runs on torch"):
         load(strict_floor="fused", kernels={"rms_norm": "torch"})
     with pytest.raises(StrictRefusal, match=r"swiglu runs on cpu \(fused, below vendor\)"):
         load(strict_floor="vendor")
     with pytest.raises(ImplUnavailable):
         load(kernels={"rms_norm": "triton"})
-    with pytest.raises(UnsupportedModel, match=r"no \.safetensors file"):
+    with pytest.raises(ImplUnavailable, match="weights=unpacked is not packed"):
+        load(kernels={"mlp_block": "native"})
+    with pytest.raises(AssertionError, match="weights are read"):
         load(strict_floor="fused")
 
 
 def test_a_floor_that_is_met_lets_it_run(tiny_engine: Build) -> None:
-    assert len(tiny_engine(strict_floor="fused").ledger) == len(CALLED) + 3
+    ledger = tiny_engine(strict_floor="fused").ledger
+    assert len([d for d in ledger if d.where.startswith(op_choice.WHERE)]) == len(CALLED) + 5
     with pytest.raises(InvalidConfig, match="vendor, fused, generic"):
         EngineConfig(model="x", strict_floor="best")
 

@@ -159,3 +159,15 @@ def test_stop_ends_open_handles(start: Callable[..., EngineLoop], make_request: 
 def test_a_loop_not_started_takes_nothing(tiny_engine: Build, make_request: Make) -> None:
     with pytest.raises(EngineDead, match="not been started"):
         EngineLoop(tiny_engine()).submit(make_request("a", b"x"))
+
+
+def test_two_hundred_callers_lose_no_token(
+    start: Callable[..., EngineLoop], make_request: Make
+) -> None:
+    loop = start(max_num_seqs=16, max_queued=256)
+    handles = [
+        loop.submit(make_request(f"r{i}", [i, 1, 2, 3], max_tokens=3, seed=i, ignore_eos=True))
+        for i in range(200)
+    ]
+    assert [len(_tokens(handle)) for handle in handles] == [3] * 200
+    assert loop.is_alive

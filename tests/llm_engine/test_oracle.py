@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from llm_engine.chat.chat_format import ChatFormat
 from llm_engine.config import EngineConfig
 from llm_engine.engine import LLMEngine
 from llm_engine.loader import LoadedModel
@@ -51,8 +52,10 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def prompts(smollm2: LoadedModel) -> dict[str, tuple[int, ...]]:
-    encode = smollm2.tokenizer.encode_chat
-    return {f"q{i}": tuple(encode([ChatMessage("user", q)])) for i, q in enumerate(QUESTIONS)}
+    tokenizer = smollm2.tokenizer
+    chat = ChatFormat(tokenizer.chat_template or "", tokenizer.special_tokens)
+    texts = [chat.render([ChatMessage("user", question)]) for question in QUESTIONS]
+    return {f"q{i}": tuple(tokenizer.encode_text(text)) for i, text in enumerate(texts)}
 
 
 @pytest.fixture(scope="module")

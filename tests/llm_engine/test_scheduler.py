@@ -4,8 +4,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from llm_engine.kv_cache import PagePool
-from llm_engine.scheduler import AGING_STEPS, Scheduler, StepPlan
+from llm_engine.cache.groups import CacheLayout
+from llm_engine.cache.kv_cache import KVCache
+from llm_engine.scheduler import Scheduler
+from llm_engine.scheduling.step_plan import StepPlan
+from llm_engine.scheduling.waiting import AGING_STEPS
 from llm_engine.sequence import Sequence
 
 NUM_PAGES, PAGE_SIZE, MAX_SEQS, CHUNK = 10, 4, 3, 8
@@ -22,8 +25,9 @@ def _seq(seq_id: int, prompt: int, answer: int, priority: int = 0) -> Sequence:
 
 
 def _scheduler() -> Scheduler:
-    pool = PagePool(NUM_PAGES, PAGE_SIZE)
-    return Scheduler(pool, max_num_seqs=MAX_SEQS, prefill_chunk_tokens=CHUNK)
+    layout = CacheLayout.single(page_tokens=PAGE_SIZE, bytes_per_token=1)
+    cache = KVCache(layout, [NUM_PAGES])
+    return Scheduler(cache, max_num_seqs=MAX_SEQS, prefill_chunk_tokens=CHUNK)
 
 
 def _step(scheduler: Scheduler) -> tuple[StepPlan, list[Sequence]]:
@@ -44,7 +48,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.scheduler = _scheduler()
-        self.pool = self.scheduler.pool
+        self.cache = self.scheduler.cache
+        self.pool = self.cache.pools[0]
         self.live: dict[int, Sequence] = {}
         self.num_added = 0
 
@@ -60,7 +65,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.live:
             seq_id = sorted(self.live)[choice % len(self.live)]
             self.scheduler.remove(self.live.pop(seq_id))
-            assert not self.pool.table(seq_id)
+            assert not self.cache.table(seq_id)
 
     @rule()
     def step(self) -> None:
@@ -92,13 +97,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self) -> None:
-        self.pool.check_integrity()
-        assert self.pool.num_free + self.pool.num_used == NUM_PAGES
+        self.cache.check_integrity()
+        assert self.pool.num_free + self.pool.num_used + self.pool.num_cached == NUM_PAGES
         assert self.scheduler.num_running <= MAX_SEQS
         assert self.scheduler.num_running + self.scheduler.num_waiting == len(self.live)
         for seq in self.live.values():
             assert 0 <= seq.num_computed <= len(seq.token_ids)
-            assert len(self.pool.table(seq.seq_id)) * PAGE_SIZE >= seq.num_computed
+            assert len(self.cache.table(seq.seq_id)) * PAGE_SIZE >= seq.num_computed
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
@@ -120,6 +125,7 @@ def test_prompts_are_cut_into_chunks_beside_decodes() -> None:
 def test_the_lowest_rank_is_preempted_and_computed_again() -> None:
     scheduler = _scheduler()
     first, second = _seq(0, 16, 20), _seq(1, 16, 20)
+    second.token_ids[0] = 2  # else the two would share every page
     scheduler.add(first)
     scheduler.add(second)
     while not scheduler.num_preemptions:

@@ -1,101 +1,58 @@
-"""Chat messages, token bytes, and what the loader makes of a machine."""
+"""Texts to tokens and back, and the bytes of a token."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from llm_engine.chat_template import to_template_messages
-from llm_engine.errors import InvalidRequest, UnsupportedModel
-from llm_engine.loader import LoadedModel, choose_dtype, has_bf16_units
-from llm_engine.model_config import ModelConfig
-from llm_engine.models.registry import model_class
-from llm_engine.tokenizer import Tokenizer
-from llm_engine.types import ChatMessage
+from llm_engine.loader import LoadedModel
 
 
 def test_token_bytes_cover_every_byte(tiny_loaded: LoadedModel) -> None:
     tokenizer = tiny_loaded.tokenizer
     assert [tokenizer.token_bytes(i) for i in range(256)] == [bytes([i]) for i in range(256)]
     assert tokenizer.token_bytes(256) == b"<eos>"
+    assert tokenizer.token_bytes(257) == b""
     assert tiny_loaded.eos_token_ids == {256}
+    assert tokenizer.vocab_size == 257
+
+
+def test_special_tokens_are_recognised_and_left_out(tiny_loaded: LoadedModel) -> None:
+    tokenizer = tiny_loaded.tokenizer
+    assert tokenizer.encode_text("a<eos>b") == [97, 256, 98]
     assert tokenizer.decode([*b"ab", 256]) == "ab"
-
-
-@pytest.mark.parametrize("role", ["bot", "", "System"])
-def test_unknown_roles_are_refused(role: str) -> None:
-    with pytest.raises(InvalidRequest, match="must be one of system"):
-        to_template_messages([ChatMessage(role, "x")], "")
-
-
-def test_developer_becomes_system_where_the_template_does_not_know_it() -> None:
-    messages = [
-        ChatMessage("system", "a"),
-        ChatMessage("developer", "b"),
-        ChatMessage("user", "c"),
-        ChatMessage("developer", "d"),
-    ]
-    expected = [("system", "a\n\nb"), ("user", "c"), ("system", "d")]
-    mapped = to_template_messages(messages, "{{ messages }}")
-    assert [(entry["role"], entry["content"]) for entry in mapped] == expected
-    kept = to_template_messages(messages, "{% if role == 'developer' %}")
-    assert [entry["role"] for entry in kept] == ["system", "developer", "user", "developer"]
-
-
-def test_a_template_that_refuses_is_the_callers_fault(tiny_loaded: LoadedModel) -> None:
-    with pytest.raises(InvalidRequest, match="no tools"):
-        tiny_loaded.tokenizer.encode_chat([ChatMessage("tool", "x")])
-
-
-def test_one_assistant_message_alone_is_served(tiny_loaded: LoadedModel) -> None:
-    ids = tiny_loaded.tokenizer.encode_chat([ChatMessage("assistant", "hello")])
-    assert bytes(ids) == b"[assistant]hello[assistant]"
-
-
-def test_a_missing_template_says_so(tiny_loaded: LoadedModel) -> None:
-    class Plain:
-        backend_tokenizer = tiny_loaded.tokenizer._backend
-        chat_template = None
-
-    with pytest.raises(InvalidRequest, match="no chat template"):
-        Tokenizer(Plain()).encode_chat([ChatMessage("user", "x")])
+    assert tokenizer.decode([*b"ab", 256], keep_special=True) == "ab<eos>"
+    assert tokenizer.special_tokens == {"eos_token": "<eos>"}
 
 
 @pytest.mark.slow
-def test_smollm2_chat_equals_transformers(smollm2: LoadedModel) -> None:
-    hf: Any = smollm2.tokenizer._hf
-    messages = [{"role": "user", "content": "2 + 2 = 🙂"}, {"role": "assistant", "content": "4"}]
-    expected = hf.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
-    ours = smollm2.tokenizer.encode_chat([ChatMessage(**message) for message in messages])
-    assert ours == expected
-    assert smollm2.eos_token_ids == {2}
+def test_smollm2_texts_equal_transformers(smollm2: LoadedModel) -> None:
+    """With the split that the model was trained with, which transformers leaves out of a GGUF."""
+    from transformers import PreTrainedTokenizerFast
 
-
-def test_auto_dtype_follows_the_cpu(tmp_path: Path) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("model name : x\nflags\t\t: fpu avx512_bf16 sse\n")
-    assert choose_dtype("auto", cpuinfo) == torch.bfloat16
-    assert choose_dtype("float32", cpuinfo) == torch.float32
-    cpuinfo.write_text("flags\t\t: fpu avx2\n")
-    assert choose_dtype("auto", cpuinfo) == torch.float32
-    assert not has_bf16_units(tmp_path / "absent")
-
-
-def test_configs_it_cannot_run_are_refused() -> None:
-    base = {
-        "vocab_size": 8,
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }
-    assert ModelConfig.from_mapping(base).num_kv_heads == 2
-    with pytest.raises(UnsupportedModel, match="yarn"):
-        ModelConfig.from_mapping({**base, "rope_scaling": {"type": "yarn", "factor": 2}})
-    with pytest.raises(UnsupportedModel, match="gelu"):
-        ModelConfig.from_mapping({**base, "hidden_act": "gelu"})
-    with pytest.raises(UnsupportedModel, match="vocab_size"):
-        ModelConfig.from_mapping({"hidden_size": 8, "num_attention_heads": 2})
-    with pytest.raises(UnsupportedModel, match="supported: LlamaForCausalLM"):
-        model_class("MambaForCausalLM")
+    path = smollm2.source.path
+    theirs: Any = PreTrainedTokenizerFast.from_pretrained(
+        str(path.parent), gguf_file=path.name, local_files_only=True
+    )
+    ours = smollm2.tokenizer
+    assert ours.chat_template == theirs.chat_template
+    assert ours.special_tokens == theirs.special_tokens_map
+    assert ours.eos_token_id == theirs.eos_token_id == 2
+    texts = [
+        *(
+            f"{a}{b}{c}"
+            for a in ("", " ", "\n", "é")
+            for b in ("x", "Tea", "🙂")
+            for c in (".", "'s")
+        ),
+        "<|im_start|>user\n2 + 2 = 🙂<|im_end|>\n",
+        "def f(x):\n\treturn  [x ** 2 for _ in range(10_000)]\n\n\n",
+        "你好 世界 — naïve café\u00a0\u200b ﬁ",
+        "".join(map(chr, range(1, 2000))),
+    ]
+    for text in texts:
+        assert ours.encode(text) == theirs.encode(text)
+        assert ours.decode(ours.encode(text)) == theirs.decode(
+            theirs.encode(text), skip_special_tokens=True
+        )
+    theirs.backend_tokenizer.pre_tokenizer = ours.backend.pre_tokenizer
+    assert ours.encode("    16 and\n  7") == theirs.encode("    16 and\n  7")

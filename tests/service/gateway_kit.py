@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
@@ -62,7 +62,10 @@ class FakeClient(Client):
         self.sent.append(job.id)
         return True
 
-    async def open_chat(self, request: ChatRequest) -> AsyncGenerator[ChatEvent]:
+    async def run_chat(
+        self, request: ChatRequest, deliver: Callable[[Sequence[ChatEvent]], None]
+    ) -> None:
+        request.model_dump_json()  # what cannot be sent must have been refused
         self.requests.append(request)
         is_over = False
         try:
@@ -73,7 +76,7 @@ class FakeClient(Client):
                     raise step
                 else:
                     is_over = step.type != "delta"
-                    yield step
+                    deliver([step])
         finally:
             if not is_over:
                 self.closed.append(request.id)

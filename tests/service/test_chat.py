@@ -20,6 +20,14 @@ def body(**more: Any) -> dict[str, Any]:
     return {"model": LLM, "messages": [{"role": "user", "content": "Hi"}], **more}
 
 
+def tool(name: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters or {}}}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {"items": nested(depth - 1)} if depth else {}
+
+
 async def ask(http: httpx.AsyncClient, **more: Any) -> httpx.Response:
     return await http.post(URL, json=body(**more))
 
@@ -57,6 +65,11 @@ async def test_a_whole_answer_has_openais_shape(http: httpx.AsyncClient) -> None
         "completion_tokens": 2,
         "total_tokens": 9,
         "prompt_tokens_details": {"cached_tokens": 2},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
     }
     assert answer.headers["x-request-id"]
 
@@ -160,7 +173,8 @@ async def test_parts_are_joined_as_they_stand(
 ) -> None:
     parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
     for content in (parts, "one two"):
-        await http.post(URL, json=body(messages=[{"role": role, "content": content}]))
+        more = {"tool_call_id": "call_1"} if role == "tool" else {}
+        await http.post(URL, json=body(messages=[{"role": role, "content": content, **more}]))
     assert client.requests[-1].messages == client.requests[-2].messages
     assert client.requests[-1].messages[0].content == "one two"
 
@@ -193,9 +207,53 @@ async def test_parts_are_joined_as_they_stand(
         ({"temperature": "0.5"}, "temperature", None),
         ({"top_p": 1.5}, "top_p", None),
         ({"stream_options": {"include_usage": True}}, "stream_options", None),
-        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
-        ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id", None),
+        (
+            {"messages": [{"role": "function", "content": "x"}]},
+            "messages.0",
+            "unsupported_parameter",
+        ),
+        ({"tools": [{"type": "function"}]}, "tools.0.function", None),
+        ({"tools": [{"type": "custom"}]}, "tools.0.type", "unsupported_parameter"),
+        ({"tools": [tool("a b")]}, "tools.0.function.name", None),
+        ({"tools": [tool("f"), tool("f")]}, "tools", None),
+        ({"tools": [tool(f"f{i}") for i in range(129)]}, "tools", None),
+        ({"tool_choice": "required"}, "tool_choice", None),
+        ({"tools": [tool("f")], "tool_choice": "maybe"}, "tool_choice", None),
+        (
+            {"tools": [tool("f")], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+            "tool_choice.function.name",
+            None,
+        ),
+        (
+            {"tools": [tool("f", {"a": "x" * 300_000})]},
+            "tools.0.function.parameters",
+            None,
+        ),
+        ({"tools": [tool("f", nested(80))]}, "tools.0.function.parameters", None),
+        (
+            {"tools": [tool("f", {"$ref": "file:///etc/passwd"})]},
+            "tools.0.function.parameters",
+            None,
+        ),
+        ({"response_format": {"type": "xml"}}, "response_format.type", None),
+        ({"structured_outputs": {}}, "structured_outputs", None),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", None),
+        ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml", None),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs",
+            None,
+        ),
+        ({"guided_regex": "a"}, "guided_regex", "unsupported_parameter"),
+        ({"continue_final_message": True}, "continue_final_message", None),
+        ({"add_generation_prompt": False}, "add_generation_prompt", None),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", None),
+        ({"reasoning_effort": "much"}, "reasoning_effort", None),
+        ({"min_tokens": 9, "max_tokens": 3}, "min_tokens", None),
+        ({"stop_token_ids": [1000]}, "stop_token_ids", None),
+        ({"priority": 101}, "priority", None),
+        ({"deadline_s": 0}, "deadline_s", None),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", None),
         ({"store": True}, "store", "unsupported_parameter"),
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter"),

@@ -32,6 +32,9 @@ NAMES = [
     "stream_options", "logit_bias", "seed", "metadata", "tools", "response_format", "image",
     "prompt", "seconds", "size", "width", "tags", "priority", "webhook_url", "name", "scopes",
     "shots", "shot", "dry_run", "input_reference", "seeds", "image_url", "url",
+    "tool_choice", "structured_outputs", "json", "regex", "choice", "grammar", "json_schema",
+    "schema", "function", "parameters", "tool_calls", "tool_call_id", "chat_template_kwargs",
+    "reasoning_effort", "echo", "logprobs", "max_tokens", "stop_token_ids", "deadline_s",
 ]  # fmt: skip
 KEYS = st.one_of(st.sampled_from(NAMES), st.text(max_size=6))
 VALUES = st.recursive(
@@ -42,6 +45,7 @@ VALUES = st.recursive(
 BODIES = st.dictionaries(KEYS, VALUES, max_size=6)
 TEMPLATES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": LLM, "messages": [{"role": "user", "content": "x"}]},
+    "/v1/completions": {"model": LLM, "prompt": "x"},
     "/jobs": {"prompt": "x", "image": "file-x"},
     "/v1/videos": {"prompt": "x", "input_reference": "file-x"},
     "/batches": {"name": "x", "shots": [{"shot": "1", "image": "file-x", "prompt": "p"}]},

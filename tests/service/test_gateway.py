@@ -224,7 +224,7 @@ async def test_bugs_are_a_500_with_the_request_id(
 async def test_models_show_state_and_limits(http: httpx.AsyncClient) -> None:
     models = {m["id"]: m for m in (await http.get("/v1/models")).json()["data"]}
     assert set(models) == {LLM, VIDEO}
-    assert models[LLM]["limits"] == {"max_model_len": 2048, "vocab_size": 1000}
+    assert models[LLM]["limits"] == {"max_model_len": 2048, "vocab_size": 1000, "adapters": []}
     assert models[VIDEO]["limits"]["side_multiple"] == 16
     assert (await http.get(f"/v1/models/{VIDEO}")).json() == models[VIDEO]
     assert (await http.get("/v1/models/org%2Fname")).json()["error"]["code"] == "model_not_found"
@@ -309,6 +309,8 @@ async def test_the_openapi_document_declares_errors(http: httpx.AsyncClient) -> 
     paths: dict[str, Any] = document["paths"]
     assert set(paths) == {
         "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/engine/stats",
         "/v1/models",
         "/v1/models/{model}",
         "/v1/videos",

@@ -157,8 +157,8 @@ def test_a_caller_who_hangs_up_frees_the_worker(
 def test_a_silent_worker_gets_keep_alives(
     port: int, user_key: str, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.routes.chat._FIRST_EVENT_S", 0.3)
-    monkeypatch.setattr("service.routes.chat.KEEP_ALIVE_S", 0.1)
+    monkeypatch.setattr("service.generation.turn._FIRST_EVENT_S", 0.3)
+    monkeypatch.setattr("service.generation.turn.KEEP_ALIVE_S", 0.1)
     client.script = [1.0, *words("late")]
     body = {"model": LLM, "messages": HELLO, "stream": True}
     answer = httpx.post(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import sys
 import threading
@@ -16,7 +15,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_engine.errors import ContextLengthExceeded, EngineDead, InvalidRequest, QueueFull
+from llm_engine.errors import (
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EngineDead,
+    InvalidRequest,
+    QueueFull,
+    RequestFailed,
+)
 from llm_engine.types import Finished, GenerationRequest, TextDelta
 from video_engine.errors import Interrupted, InvalidVideoRequest
 from video_engine.types import (
@@ -27,6 +33,7 @@ from video_engine.types import (
     VideoResult,
 )
 from workers.chat.stream import ChatTiming
+from workers.chat.translation import EngineItem
 from workers.processes import llm_serving, video_serving
 from workers.processes.worker_process import Consumer, Loaded, WorkerParts, WorkerRole, run_worker
 from workers.protocol import LLMLimits
@@ -131,13 +138,17 @@ class Talk:
 
 
 class _Running:
-    def __init__(self, log: Callable[[str], None], request_id: str, talk: Talk) -> None:
+    def __init__(
+        self,
+        log: Callable[[str], None],
+        request_id: str,
+        talk: Talk,
+        listener: Callable[[EngineItem | None], None],
+    ) -> None:
         self._log = log
         self._id = request_id
         self._talk = talk
-        self._items: queue.SimpleQueue[TextDelta | Finished | Exception | None] = (
-            queue.SimpleQueue()
-        )
+        self._say = listener
         self._cancelled = threading.Event()
         threading.Thread(target=self._produce, daemon=True).start()
 
@@ -146,25 +157,20 @@ class _Running:
         for number in range(talk.num):
             if self._cancelled.wait(talk.token_s):
                 self._log(f"cancelled {self._id} after {number}")
-                self._items.put(None)
+                self._say(None)
                 return
             if talk.do == "die" and number == 2:
-                self._items.put(EngineDead("the engine loop has ended: boom"))
+                self._say(EngineDead("the engine loop has ended: boom"))
                 return
             if talk.do == "break" and number == 2:
-                self._items.put(ZeroDivisionError("oops"))
+                self._say(RequestFailed("oops"))
+                return
+            if talk.do == "late" and number == 2:
+                self._say(DeadlineExceeded("the deadline of 1 s has passed"))
                 return
             reason = "length" if number == talk.num - 1 else None
-            self._items.put(TextDelta(0, f"{talk.prefix}{number} ", (number,), None, reason))
-        self._items.put(Finished(3, talk.num, 1))
-
-    def events(self) -> Iterator[TextDelta | Finished]:
-        while (item := self._items.get()) is not None:
-            if isinstance(item, Exception):
-                raise item
-            yield item
-            if isinstance(item, Finished):
-                return
+            self._say(TextDelta(0, f"{talk.prefix}{number} ", (number,), None, reason))
+        self._say(Finished(3, talk.num, 1))
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -180,7 +186,9 @@ class ScriptedChat:
         with self._log_path.open("a") as stream:
             stream.write(f"{text}\n")
 
-    def submit(self, request: GenerationRequest) -> _Running:
+    def submit(
+        self, request: GenerationRequest, listener: Callable[[EngineItem | None], None]
+    ) -> _Running:
         assert request.messages is not None
         talk = Talk(**json.loads(request.messages[0].content))
         self._note(f"submit {request.request_id}")
@@ -193,7 +201,7 @@ class ScriptedChat:
                 raise QueueFull(256, 256)
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-        return _Running(self._note, request.request_id, talk)
+        return _Running(self._note, request.request_id, talk, listener)
 
 
 def video_role(settings: Settings, log: Path) -> WorkerRole[ScriptedVideo]:

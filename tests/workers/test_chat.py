@@ -50,10 +50,24 @@ def request(chat_id, **script):
     )
 
 
+async def open_chat(client, asked):
+    """The events of an answer; a reader that stops early cancels it."""
+    queue = asyncio.Queue()
+    task = asyncio.create_task(client.run_chat(asked, lambda e: [*map(queue.put_nowait, e)]))
+    task.add_done_callback(lambda _: queue.put_nowait(None))
+    try:
+        while (event := await queue.get()) is not None:
+            yield event
+        await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 async def answer(client, asked):
     """The joined text and the last event."""
     text, last = "", None
-    async for event in client.open_chat(asked):
+    async for event in open_chat(client, asked):
         if event.type == "delta":
             assert last is None
             text += event.text
@@ -68,7 +82,7 @@ def expected(prefix, num):
 
 def test_an_answer_has_its_text_reason_and_usage(served):
     async def what(client):
-        return [event async for event in client.open_chat(request("one", prefix="a", num=7))]
+        return [event async for event in open_chat(client, request("one", prefix="a", num=7))]
 
     events = talk(served, what)
     assert "".join(e.text for e in events[:-1]) == expected("a", 7)
@@ -95,7 +109,7 @@ def test_the_first_token_comes_soon(served):
         waits = []
         for n in range(15):
             started = time.perf_counter()
-            async for _ in client.open_chat(request(f"soon{n}", num=1)):
+            async for _ in open_chat(client, request(f"soon{n}", num=1)):
                 waits.append(time.perf_counter() - started)
                 break
         return sorted(waits)
@@ -106,7 +120,7 @@ def test_the_first_token_comes_soon(served):
 
 def test_a_consumer_that_stops_cancels_the_request(served):
     async def what(client):
-        events = client.open_chat(request("stopped", num=10_000, token_s=0.02))
+        events = open_chat(client, request("stopped", num=10_000, token_s=0.02))
         async for _ in events:
             break
         await events.aclose()
@@ -123,11 +137,12 @@ def test_a_consumer_that_stops_cancels_the_request(served):
 
 def test_a_reader_that_vanished_cancels_the_request(served):
     async def what(client):
-        events = client.open_chat(request("vanished", num=10_000, token_s=0.02))
+        events = open_chat(client, request("vanished", num=10_000, token_s=0.02))
         await anext(events)
         # The key is no longer refreshed, as when the gateway was killed.
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("chat-"):
+                task.cancel()
         await asyncio.to_thread(
             served.wait_for,
             "the engine stops it",
@@ -140,7 +155,7 @@ def test_a_reader_that_vanished_cancels_the_request(served):
 
 def test_a_slow_reader_stalls_nobody(served):
     async def what(client):
-        slow = client.open_chat(request("slow", prefix="x", num=3000))
+        slow = open_chat(client, request("slow", prefix="x", num=3000))
         await anext(slow)
         started = time.perf_counter()
         quick = await answer(client, request("quick", prefix="q", num=50, token_s=0.005))
@@ -161,6 +176,7 @@ def test_a_slow_reader_stalls_nobody(served):
         ("invalid", 400, None, "top_k"),
         ("full", 429, "queue_full", None),
         ("break", 500, "engine_error", None),
+        ("late", 408, "deadline_exceeded", None),
     ],
 )
 def test_errors_become_statuses(served, do, status, code, param):
@@ -172,7 +188,7 @@ def test_errors_become_statuses(served, do, status, code, param):
 def test_a_message_delivered_twice_is_answered_once(served):
     async def what(client):
         asked = request("twice", prefix="a", num=40, token_s=0.01)
-        events = client.open_chat(asked)
+        events = open_chat(client, asked)
         first = await anext(events)
         send(client._app, "llm", "scripted-chat", asked.id)
         return first.text + "".join([e.text async for e in events if e.type == "delta"])
@@ -220,7 +236,7 @@ def test_sigterm_lets_running_answers_end(place):
     process = place.worker("llm")
 
     async def what(client):
-        events = client.open_chat(request("going", prefix="a", num=100, token_s=0.02))
+        events = open_chat(client, request("going", prefix="a", num=100, token_s=0.02))
         first = await anext(events)
         process.send_signal(signal.SIGTERM)
         return first.text + "".join([e.text async for e in events if e.type == "delta"])

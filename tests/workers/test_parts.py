@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from workers.app import queue_name
 from workers.chat.reader import Subscription
-from workers.chat.stream import StreamEntry
+from workers.chat.stream import StreamEntry, entry_fields
 from workers.deployment.child import ChildLog, RestartBudget
 from workers.protocol import ChatDelta
 from workers.render.eta import Eta
@@ -53,9 +53,7 @@ def test_progress_never_falls(percents):
 
 
 def entry(number, *texts):
-    return StreamEntry(
-        number, "w", tuple(ChatDelta(index=0, text=text, num_tokens=1) for text in texts)
-    )
+    return "w", number, [ChatDelta(index=0, text=text, num_tokens=1) for text in texts]
 
 
 def drained(subscription):
@@ -65,12 +63,20 @@ def drained(subscription):
     return found
 
 
+@given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=3)))
+def test_an_entry_is_read_as_it_was_written(texts):
+    parts = [(f"chat-{n}", n, entry(n, *some)[2]) for n, some in enumerate(texts)]
+    written = [(i, n, [event.model_dump() for event in events]) for i, n, events in parts]
+    fields = {key.encode(): value.encode() for key, value in entry_fields("w", written).items()}
+    assert StreamEntry.parse(fields) == StreamEntry("w", parts)
+
+
 def test_a_repeated_entry_is_dropped_and_a_missing_one_is_told():
     subscription = Subscription("x")
     for one in (entry(0), entry(1, "a", "b"), entry(1, "a", "b"), entry(2, "c")):
-        subscription.take(one)
+        subscription.take(*one)
     assert [event.text for event in drained(subscription)] == ["a", "b", "c"]
-    subscription.take(entry(4, "e"))
+    subscription.take(*entry(4, "e"))
     first = drained(subscription)[0]
     assert (first.type, first.code) == ("failed", "stream_lost")
 

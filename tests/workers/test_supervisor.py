@@ -169,14 +169,27 @@ def test_children_do_not_outlive_a_supervisor_that_was_killed(serve):
 
 @pytest.mark.slow
 def test_a_child_that_cannot_live_ends_the_deployment_with_its_last_words(folder):
-    bad = (sys.executable, "-c", "print('the disk is on fire'); raise SystemExit(3)")
+    bad = (sys.executable, "-c", "print('the disk is on fire'); raise SystemExit(7)")
     good = (sys.executable, str(HERE / "scripted_gateway.py"))
     out = io.StringIO()
     settings = Settings(data_dir=folder, port=0, llm_model="none", video_model="broken")
     commands = Commands(gateway=good, video=bad)
     assert Supervisor(settings, commands=commands, out=out).run() == 1
-    assert "video ended again and again, the last time with exit code 3" in out.getvalue()
+    assert "video ended again and again, the last time with exit code 7" in out.getvalue()
     assert "the disk is on fire" in out.getvalue()
+
+
+@pytest.mark.parametrize("code", [2, 3, 4])
+def test_a_worker_that_refuses_its_settings_ends_the_deployment_at_once(folder, code):
+    line = "2026-01-01 00:00:00,000 ERROR workers.x: 9 GiB of cache do not fit; take 4"
+    bad = (sys.executable, "-c", f"print('first'); print({line!r}); raise SystemExit({code})")
+    good = (sys.executable, str(HERE / "scripted_gateway.py"))
+    out = io.StringIO()
+    settings = Settings(data_dir=folder, port=0, llm_model="big", video_model="none")
+    commands = Commands(gateway=good, llm=bad)
+    assert Supervisor(settings, commands=commands, out=out).run() == code
+    assert "llm cannot run as set: 9 GiB of cache do not fit; take 4" in out.getvalue()
+    assert "starting it again" not in out.getvalue()
 
 
 def refused(**settings):

@@ -1,48 +1,42 @@
-"""Sends chat requests to workers and yields their events; the gateway's half of a conversation."""
+"""Sends chat requests to workers and hears their events; the gateway's half of a conversation."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from kombu.exceptions import OperationalError
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from workers.app import queue_name
 from workers.chat.reader import ChatReader, Subscription
-from workers.chat.stream import alive_key, cancel_key, request_key
-from workers.errors import LanewiseError, QueueFull
+from workers.chat.stream import ChatLetter, alive_key, cancel_key, request_key
+from workers.errors import NoWorker, QueueFull
 from workers.protocol import ChatFailed
 
 if TYPE_CHECKING:
     from workers.chat.stream import ChatTiming
     from workers.protocol import ChatEvent, ChatRequest, WorkerFacts
 
+_logger = logging.getLogger(__name__)
 _NUM_SENDERS = 4
+_NUM_CONNECTIONS = 16
 _SOCKET_TIMEOUT_S = 30.0
 _LOST = ChatFailed(
     status=503, code="worker_lost", message="the worker was lost; send the request again"
 )
 
 
-class NoWorker(LanewiseError):
-    """No living worker serves the model."""
-
-    def __init__(self, model: str) -> None:
-        """Remember the model."""
-        super().__init__(f"no worker serves the model {model!r} at the moment; try again later")
-        self.model = model
-
-
 class ChatClient:
-    """Opens chats; belongs to one event loop.
+    """Runs chats; belongs to one event loop.
 
-    Invariants: a consumer that stops early sets the cancel key; an answer whose worker is lost
+    Invariants: a caller that stops early sets the cancel key; an answer whose worker is lost
     ends with `failed`, or with NoWorker before its first event.
     """
 
@@ -56,8 +50,15 @@ class ChatClient:
         max_waiting: int,
     ) -> None:
         """`publish(model, id)` sends the message, `workers()` lists the living; both may block."""
-        self._redis = Redis.from_url(redis_url, socket_timeout=_SOCKET_TIMEOUT_S)
-        self._reader = ChatReader(self._redis)
+        # A burst of requests waits for a connection; without a bound each would open its own.
+        pool = BlockingConnectionPool.from_url(
+            redis_url,
+            max_connections=_NUM_CONNECTIONS,
+            timeout=_SOCKET_TIMEOUT_S,
+            socket_timeout=_SOCKET_TIMEOUT_S,
+        )
+        self._redis = Redis.from_pool(pool)
+        self._reader = ChatReader(self._redis, timing)
         self._publish = publish
         self._workers = workers
         self._timing = timing
@@ -66,25 +67,28 @@ class ChatClient:
         self._seen: list[WorkerFacts] = []
         self._seen_s = -1e9
 
-    async def open(self, request: ChatRequest) -> AsyncGenerator[ChatEvent]:
-        """The events of an answer, ending with `done` or `failed`.
+    async def run(
+        self, request: ChatRequest, deliver: Callable[[Sequence[ChatEvent]], None]
+    ) -> None:
+        """Have a request answered; `deliver` hears its events, the last of them `done` or `failed`.
 
+        Cancel it to stop early. `deliver` is called on the event loop; it must not raise.
         Raises: NoWorker before the first event; QueueFull when too many requests wait.
         """
         await self._require_worker(request.model)
-        subscription = self._reader.add(request.id)
-        refresher = asyncio.create_task(self._keep_alive(request.id))
-        is_over = False
+        subscription = self._reader.add(request.id, deliver)
+        watching: asyncio.Task[None] | None = None
         try:
             await self._submit(request)
-            while not is_over:
-                event = await self._next(request, subscription)
-                is_over = event.type != "delta"
-                yield event
+            watching = asyncio.create_task(
+                self._watch(request, subscription), name=f"chat-watch {request.id}"
+            )
+            await subscription.wait()
         finally:
-            refresher.cancel()
+            if watching is not None:
+                watching.cancel()
             self._reader.remove(subscription)
-            if not is_over:
+            if not subscription.is_over:
                 await asyncio.shield(self._cancel(request.id))
 
     async def close(self) -> None:
@@ -95,33 +99,48 @@ class ChatClient:
 
     async def _submit(self, request: ChatRequest) -> None:
         timing = self._timing
+        letter = ChatLetter(reply_to=self._reader.key, request=request).model_dump_json()
         try:
             async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.set(request_key(request.id), request.model_dump_json(), timing.request_ttl_s)
+                pipe.set(request_key(request.id), letter, timing.request_ttl_s)
                 pipe.set(alive_key(request.id), "1", timing.alive_ttl_s)
-                pipe.xadd(self._reader.wake_key, {"id": request.id}, maxlen=1)
-                pipe.expire(self._reader.wake_key, timing.stream_ttl_s)
                 pipe.llen(queue_name("llm", request.model))
                 num_waiting = int((await pipe.execute())[-1])
             if num_waiting >= self._max_waiting:
                 raise QueueFull(num_waiting, 1, self._max_waiting)
             await self._send(request)
         except (RedisError, OperationalError) as error:
+            _logger.warning("chat %s cannot be sent: %s", request.id, error)
             raise NoWorker(request.model) from error
 
     async def _send(self, request: ChatRequest) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._pool, self._publish, request.model, request.id)
 
-    async def _next(self, request: ChatRequest, subscription: Subscription) -> ChatEvent:
-        num_silences = 0
+    async def _watch(self, request: ChatRequest, subscription: Subscription) -> None:
+        """Tell workers that somebody reads, and look after them whenever they fall silent.
+
+        A task of its own, so that an event costs no timer.
+        """
+        timing = self._timing
+        num_silences, num_heard, alive_s = 0, 0, time.monotonic()
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._timing.silence_s):
-                    return await subscription.queue.get()
+            await asyncio.sleep(min(timing.silence_s, timing.alive_refresh_s))
+            if time.monotonic() - alive_s >= timing.alive_refresh_s:
+                alive_s = time.monotonic()
+                with suppress(RedisError):
+                    await self._redis.set(alive_key(request.id), "1", timing.alive_ttl_s)
+            if subscription.num_heard > num_heard:
+                num_silences, num_heard = 0, subscription.num_heard
+                continue
             num_silences += 1
-            with suppress(RedisError):
+            try:
                 await self._check(request, subscription, num_silences)
+            except RedisError as error:
+                _logger.warning("cannot look after chat %s: %s", request.id, error)
+            except NoWorker as error:
+                subscription.fail(error)
+                return
 
     async def _check(
         self, request: ChatRequest, subscription: Subscription, num_silences: int
@@ -129,8 +148,8 @@ class ChatClient:
         """After a silence: is the worker still there, and was the request taken at all?"""
         if subscription.worker:
             living = {facts.id for facts in await self._living()}
-            if subscription.worker not in living and subscription.queue.empty():
-                subscription.queue.put_nowait(_LOST)
+            if subscription.worker not in living:
+                subscription.give([_LOST])
             return
         await self._require_worker(request.model)
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -140,7 +159,7 @@ class ChatClient:
         if subscription.worker or num_silences < 2:
             return
         if not is_there:
-            subscription.queue.put_nowait(_LOST)
+            subscription.give([_LOST])
         elif num_waiting == 0 and num_silences % 5 == 2:
             await self._send(request)
 
@@ -156,12 +175,6 @@ class ChatClient:
             self._seen = [f for f in facts if f.role == "llm" and f.state != "failed"]
             self._seen_s = time.monotonic()
         return self._seen
-
-    async def _keep_alive(self, chat_id: str) -> None:
-        while True:
-            await asyncio.sleep(self._timing.alive_refresh_s)
-            with suppress(RedisError):
-                await self._redis.set(alive_key(chat_id), "1", self._timing.alive_ttl_s)
 
     async def _cancel(self, chat_id: str) -> None:
         with suppress(RedisError):

@@ -1,50 +1,74 @@
-"""Writes the answers of a worker's running requests to their streams, many at a time."""
+"""Writes the answers of a worker's running requests, many at a time, on one thread."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from workers.chat.stream import StreamEntry, token_key
+from workers.chat.stream import entry_fields
+from workers.chat.translation import EngineItem, Values, to_wire
+from workers.protocol import ChatFailed
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from workers.chat.stream import ChatTiming
-    from workers.protocol import ChatEvent
+    from workers.chat.stream import ChatTiming, Written
 
 _logger = logging.getLogger(__name__)
 _RETRY_S = 0.5
+_REFRESH_S = 60.0
+_LAST = frozenset({"done", "failed"})
 
 
 @dataclass(slots=True)
 class _Answer:
+    reply_to: str
     number: int = 0
-    waiting: list[ChatEvent] = field(default_factory=list["ChatEvent"])
-    is_dirty: bool = False
+    waiting: list[Values] = field(default_factory=list[Values])
     is_over: bool = False
 
 
-class ChatPublisher:
-    """One thread, one pipeline per `batch_s` for all requests together.
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    reply_to: str
 
-    The first event after a pause leaves at once; events that follow within `batch_s` share a
-    write. Invariants: entries of one request are written in order and none is dropped; while
-    Redis is away they wait here, bounded by the requests' own token limits.
+
+_Item = EngineItem | ChatFailed | _Opened
+
+
+class ChatPublisher:
+    """One thread turns what the engine says into one write per `batch_s` and gateway.
+
+    `put` costs the engine's thread an append: translating, encoding and writing happen here. The
+    first event after a pause leaves at once; events that follow within `batch_s` share a write.
+    Invariants: the parts of one answer are written in order and none is dropped; while Redis is
+    away they wait here, bounded by the requests' own token limits.
     """
 
-    def __init__(self, redis: Redis, worker: str, timing: ChatTiming) -> None:
-        """Write to `redis` as `worker`; `start` begins."""
+    def __init__(
+        self,
+        redis: Redis,
+        worker: str,
+        timing: ChatTiming,
+        *,
+        on_end: Callable[[str, Values], None],
+    ) -> None:
+        """Write to `redis` as `worker`; `on_end` hears each answer's id and last event, once."""
         self._redis = redis
         self._worker = worker
         self._timing = timing
+        self._on_end = on_end
+        self._items: deque[tuple[str, _Item]] = deque()
         self._answers: dict[str, _Answer] = {}
-        self._changed = threading.Condition()
+        self._refreshed_s: dict[str, float] = {}
+        self._wake = threading.Event()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="chat-publisher", daemon=True)
 
@@ -54,62 +78,69 @@ class ChatPublisher:
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Write what waits, then end the thread."""
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify()
+        self._is_stopping = True
+        self._wake.set()
         self._thread.join(timeout_s)
 
-    def open(self, chat_id: str) -> None:
-        """Tell the reader that this worker has the request."""
-        with self._changed:
-            self._answers[chat_id] = _Answer(is_dirty=True)
-            self._changed.notify()
+    def open(self, chat_id: str, reply_to: str) -> None:
+        """Tell the reader of the stream `reply_to` that this worker has the request."""
+        self._append(chat_id, _Opened(reply_to))
 
-    def put(self, chat_id: str, event: ChatEvent) -> None:
-        """Append one event to the answer; `done` and `failed` close it."""
-        with self._changed:
-            answer = self._answers.get(chat_id)
-            if answer is None or answer.is_over:
-                return
-            answer.waiting.append(event)
-            answer.is_dirty = True
-            answer.is_over = event.type != "delta"
-            self._changed.notify()
+    def put(self, chat_id: str, item: EngineItem | ChatFailed) -> None:
+        """Append to an answer; `Finished` and errors close it, and what follows is dropped."""
+        self._append(chat_id, item)
+
+    def _append(self, chat_id: str, item: _Item) -> None:
+        self._items.append((chat_id, item))
+        if not self._wake.is_set():
+            self._wake.set()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                while not self._is_stopping and not self._has_work():
-                    self._changed.wait()
-                if self._is_stopping and not self._has_work():
-                    return
-                batch = self._take()
+            self._wake.wait()
+            # Cleared before the items are taken: one that comes later sets it again.
+            self._wake.clear()
             started_s = time.monotonic()
+            batch, ended = self._take()
             if not self._write(batch):
                 return
+            for chat_id, last in ended:
+                self._on_end(chat_id, last)
+            if self._is_stopping and not self._items:
+                return
             pause_s = self._timing.batch_s - (time.monotonic() - started_s)
-            if pause_s > 0 and any(entry.events for _, entry in batch):
+            if pause_s > 0 and any(events for parts in batch.values() for _, _, events in parts):
                 time.sleep(pause_s)
 
-    def _has_work(self) -> bool:
-        return any(answer.is_dirty for answer in self._answers.values())
-
-    def _take(self) -> list[tuple[str, StreamEntry]]:
-        batch: list[tuple[str, StreamEntry]] = []
-        for chat_id, answer in list(self._answers.items()):
-            if not answer.is_dirty:
+    def _take(self) -> tuple[dict[str, list[Written]], list[tuple[str, Values]]]:
+        """What waits, by stream, and the answers that end with it."""
+        touched: dict[str, _Answer] = {}
+        while self._items:
+            chat_id, item = self._items.popleft()
+            if isinstance(item, _Opened):
+                self._answers[chat_id] = _Answer(item.reply_to)
+            answer = self._answers.get(chat_id)
+            if answer is None or answer.is_over:
                 continue
-            batch.append((chat_id, StreamEntry(answer.number, self._worker, (*answer.waiting,))))
+            touched[chat_id] = answer
+            if not isinstance(item, _Opened):
+                event = item.model_dump() if isinstance(item, ChatFailed) else to_wire(item)
+                answer.waiting.append(event)
+                answer.is_over = event["type"] in _LAST
+        batch: dict[str, list[Written]] = {}
+        ended: list[tuple[str, Values]] = []
+        for chat_id, answer in touched.items():
+            batch.setdefault(answer.reply_to, []).append((chat_id, answer.number, answer.waiting))
+            if answer.is_over:
+                ended.append((chat_id, answer.waiting[-1]))
+                del self._answers[chat_id]
             answer.number += 1
             answer.waiting = []
-            answer.is_dirty = False
-            if answer.is_over:
-                del self._answers[chat_id]
-        return batch
+        return batch, ended
 
-    def _write(self, batch: list[tuple[str, StreamEntry]]) -> bool:
+    def _write(self, batch: dict[str, list[Written]]) -> bool:
         """Write, trying again for as long as Redis is away; False when told to stop meanwhile."""
-        while True:
+        while batch:
             try:
                 self._write_once(batch)
             except RedisError as error:
@@ -118,13 +149,22 @@ class ChatPublisher:
                     return False
                 time.sleep(_RETRY_S)
             else:
-                return True
+                break
+        return True
 
-    def _write_once(self, batch: list[tuple[str, StreamEntry]]) -> None:
+    def _write_once(self, batch: dict[str, list[Written]]) -> None:
+        now_s = time.monotonic()
+        due = [key for key in batch if now_s - self._refreshed_s.get(key, -1e9) > _REFRESH_S]
         with self._redis.pipeline(transaction=False) as pipe:
-            for chat_id, entry in batch:
-                key = token_key(chat_id)
-                fields: dict[Any, Any] = entry.fields()
+            for key, parts in batch.items():
+                fields: dict[Any, Any] = dict(entry_fields(self._worker, parts))
                 pipe.xadd(key, fields, maxlen=self._timing.stream_max_entries, approximate=True)
+            for key in due:
                 pipe.expire(key, self._timing.stream_ttl_s)
             pipe.execute()
+        if due:
+            self._refreshed_s = {
+                key: then_s
+                for key, then_s in (self._refreshed_s | dict.fromkeys(due, now_s)).items()
+                if now_s - then_s <= self._timing.stream_ttl_s
+            }

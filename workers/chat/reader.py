@@ -5,23 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import RedisError
 
-from workers.chat.stream import StreamEntry, token_key
+from workers.chat.stream import StreamEntry, reply_key
 from workers.protocol import ChatFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from redis.asyncio import Redis
 
+    from workers.chat.stream import ChatTiming
+    from workers.errors import NoWorker
     from workers.protocol import ChatEvent
 
 _logger = logging.getLogger(__name__)
 _BLOCK_MS = 5_000
 _MAX_ENTRIES = 200
 _RETRY_S = 0.2
+_LAST = frozenset({"done", "failed"})
 _GAP = ChatFailed(
     status=503, code="stream_lost", message="a part of the answer was lost; send it again"
 )
@@ -29,58 +35,87 @@ _GAP = ChatFailed(
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """One answer as it arrives. `worker` is empty until a worker has taken the request."""
+    """One answer as it arrives; `deliver` hears its events, in order, until `is_over`.
+
+    `worker` is empty until a worker has taken the request. Made on a running event loop.
+    """
 
     chat_id: str
-    queue: asyncio.Queue[ChatEvent] = field(default_factory=asyncio.Queue["ChatEvent"])
+    deliver: Callable[[Sequence[ChatEvent]], None]
     worker: str = ""
-    last_id: bytes = b"0-0"
     next_number: int = 0
+    num_heard: int = 0
+    is_over: bool = False
+    _end: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
-    def take(self, entry: StreamEntry) -> None:
-        """Queue an entry's events; a repeated entry is dropped, a missing one ends the answer."""
-        if entry.number < self.next_number:
+    def take(self, worker: str, number: int, events: Sequence[ChatEvent]) -> None:
+        """Deliver a part's events; a repeated part is dropped, a missing one ends the answer."""
+        if number < self.next_number:
             return
-        if entry.number > self.next_number:
-            self.queue.put_nowait(_GAP)
-        self.next_number = entry.number + 1
-        self.worker = entry.worker
-        for event in entry.events:
-            self.queue.put_nowait(event)
+        if number > self.next_number:
+            self.give([_GAP])
+            return
+        self.next_number = number + 1
+        self.num_heard += 1
+        self.worker = worker
+        if events:
+            self.give(events)
+
+    def give(self, events: Sequence[ChatEvent]) -> None:
+        """Deliver events; `done` and `failed` end the answer. After its end nothing happens."""
+        if self._end.done():
+            return
+        self.deliver(events)
+        if events[-1].type in _LAST:
+            self.is_over = True
+            self._end.set_result(None)
+
+    def fail(self, error: NoWorker) -> None:
+        """End without an event: `wait` raises `error`."""
+        if not self._end.done():
+            self._end.set_exception(error)
+
+    async def wait(self) -> None:
+        """Wait for the end. Raises: NoWorker."""
+        await self._end
 
 
 class ChatReader:
-    """Reads all open answers with one XREAD.
+    """Reads all answers of this process from one stream of its own.
 
-    A stream of its own wakes the blocked read when an answer is added. Reading starts at 0-0 of
-    each stream and goes on from the last id, so nothing is missed and a Redis error costs only
-    time. Queues are unbounded, since answers are: a slow consumer stalls nobody.
+    Reading starts at 0-0 of a stream that nobody used before and goes on from the last id, so
+    nothing is missed and a Redis error costs only time. What was read is trimmed away. Events are
+    delivered by plain calls, which must not block or raise: a slow consumer stalls nobody.
     """
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, timing: ChatTiming) -> None:
         """Read from `redis`, whose socket time-out must be longer than the 5 s of a read."""
         self._redis = redis
-        self._wake_key = f"wake:{secrets.token_hex(8)}"
-        self._wake_id = b"0-0"
-        self._open: dict[bytes, Subscription] = {}
+        self._timing = timing
+        self._key = reply_key(secrets.token_hex(8))
+        self._last_id = b"0-0"
+        self._trimmed_s = time.monotonic()
+        self._open: dict[str, Subscription] = {}
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def wake_key(self) -> str:
-        """The stream to append to after `add`, in the same pipeline as the request."""
-        return self._wake_key
+    def key(self) -> str:
+        """The stream that workers must answer to."""
+        return self._key
 
-    def add(self, chat_id: str) -> Subscription:
+    def add(self, chat_id: str, deliver: Callable[[Sequence[ChatEvent]], None]) -> Subscription:
         """Start to read an answer."""
-        subscription = Subscription(chat_id)
-        self._open[token_key(chat_id).encode()] = subscription
+        subscription = Subscription(chat_id, deliver)
+        self._open[chat_id] = subscription
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="chat-reader")
         return subscription
 
     def remove(self, subscription: Subscription) -> None:
         """Stop to read an answer."""
-        self._open.pop(token_key(subscription.chat_id).encode(), None)
+        self._open.pop(subscription.chat_id, None)
 
     async def close(self) -> None:
         """End the reader."""
@@ -97,29 +132,28 @@ class ChatReader:
                 await asyncio.sleep(_RETRY_S)
 
     async def _read_once(self) -> None:
-        ids: dict[Any, Any] = {key: entry.last_id for key, entry in self._open.items()}
-        ids[self._wake_key.encode()] = self._wake_id
+        ids: dict[Any, Any] = {self._key: self._last_id}
         found = await self._redis.xread(ids, count=_MAX_ENTRIES, block=_BLOCK_MS)
-        for key, entries in _pairs(found):
-            if key == self._wake_key.encode():
-                self._wake_id = entries[-1][0]
-                continue
-            subscription = self._open.get(key)
-            if subscription is None:
-                continue
-            for entry_id, fields in entries:
-                subscription.last_id = entry_id
-                subscription.take(StreamEntry.parse(fields))
+        for entry_id, fields in _entries(found):
+            self._last_id = entry_id
+            entry = StreamEntry.parse(fields)
+            for chat_id, number, events in entry.parts:
+                subscription = self._open.get(chat_id)
+                if subscription is not None:
+                    subscription.take(entry.worker, number, events)
+        if time.monotonic() - self._trimmed_s > self._timing.stream_trim_s:
+            self._trimmed_s = time.monotonic()
+            await self._redis.xtrim(self._key, minid=self._last_id)
 
 
 _Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
-def _pairs(found: object) -> list[tuple[bytes, _Entries]]:
-    """XREAD's answer, which is a list of pairs in RESP2 and a mapping in RESP3."""
+def _entries(found: object) -> _Entries:
+    """XREAD's answer for one key, which is a list of pairs in RESP2 and a mapping in RESP3."""
     if not found:
         return []
     if isinstance(found, dict):
         mapping = cast("dict[bytes, list[_Entries]]", found)
-        return [(key, entries[0]) for key, entries in mapping.items()]
-    return cast("list[tuple[bytes, _Entries]]", found)
+        return next(iter(mapping.values()))[0]
+    return cast("list[tuple[bytes, _Entries]]", found)[0][1]

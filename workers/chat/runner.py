@@ -1,137 +1,26 @@
-"""One chat request on a worker: from the broker into the engine, and its events back."""
+"""Chat requests on a worker: from the broker into the engine, and their ends noted."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
-from llm_engine.errors import (
-    ContextLengthExceeded,
-    EngineDead,
-    InvalidRequest,
-    LLMError,
-    QueueFull,
-)
-from llm_engine.types import (
-    ChatMessage,
-    Finished,
-    GenerationRequest,
-    SamplingParams,
-    TextDelta,
-)
-from llm_engine.types import TokenLogprob as EngineLogprob
-from workers.chat.stream import alive_key, cancel_key, request_key
-from workers.protocol import ChatDelta, ChatDone, ChatEvent, ChatFailed, ChatRequest, TokenLogprob
+from llm_engine.errors import LLMError
+from workers.chat.publisher import ChatPublisher
+from workers.chat.stream import ChatLetter, alive_key, cancel_key, request_key
+from workers.chat.translation import EngineItem, Values, failure_of, to_engine
+from workers.protocol import ChatFailed
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from workers.chat.publisher import ChatPublisher
+    from llm_engine.types import GenerationRequest
+    from workers.chat.stream import ChatTiming
     from workers.chat.watcher import ChatWatcher
 
 _logger = logging.getLogger(__name__)
-
-
-class RunningRequest(Protocol):
-    """What a submitted request looks like from here."""
-
-    def events(self) -> Iterator[TextDelta | Finished]:
-        """The events, in order; raises LLMError when the request broke."""
-        ...
-
-    def cancel(self) -> None:
-        """Stop it; its events end."""
-        ...
-
-
-class ChatEngine(Protocol):
-    """The part of the engine's loop that a worker uses."""
-
-    def submit(self, request: GenerationRequest) -> RunningRequest:
-        """Take a request; raises LLMError when it cannot be taken."""
-        ...
-
-
-class ChatRunner:
-    """Runs requests by id; `run` is called from many threads and never raises.
-
-    Invariants: an answer that is still wanted always ends with `done` or `failed`.
-    """
-
-    def __init__(
-        self,
-        engine: ChatEngine,
-        redis: Redis,
-        publisher: ChatPublisher,
-        watcher: ChatWatcher,
-        *,
-        on_load: Callable[[int], None],
-        on_dead: Callable[[str], None],
-    ) -> None:
-        """`on_load` hears the number of running requests, `on_dead` why the engine ended."""
-        self._engine = engine
-        self._redis = redis
-        self._publisher = publisher
-        self._watcher = watcher
-        self._on_load = on_load
-        self._on_dead = on_dead
-        self._lock = threading.Lock()
-        self._num_running = 0
-        self._is_draining = False
-
-    def run(self, chat_id: str) -> None:
-        """Answer one request; a message whose request is gone or unwanted is dropped."""
-        request = self._take(chat_id)
-        if request is None:
-            return
-        self._publisher.open(chat_id)
-        self._count(1)
-        try:
-            self._pump(request)
-        except LLMError as error:
-            self._publisher.put(chat_id, failure_of(error))
-            if isinstance(error, EngineDead):
-                self._on_dead(str(error))
-        except Exception:
-            _logger.exception("chat request %s broke", chat_id)
-            self._publisher.put(chat_id, _INTERNAL)
-        finally:
-            self._watcher.remove(chat_id)
-            self._count(-1)
-
-    def drain(self) -> None:
-        """Cancel what runs and tell its readers; for a worker that has to go."""
-        self._is_draining = True
-        self._watcher.cancel_all()
-
-    def _take(self, chat_id: str) -> ChatRequest | None:
-        """Take the request out of the broker, so that a second message finds nothing."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.getdel(request_key(chat_id))
-            pipe.exists(cancel_key(chat_id))
-            pipe.exists(alive_key(chat_id))
-            raw, is_cancelled, is_alive = cast("tuple[bytes | None, int, int]", pipe.execute())
-        if raw is None or is_cancelled or not is_alive:
-            _logger.info("chat request %s is no longer wanted", chat_id)
-            return None
-        return ChatRequest.model_validate_json(raw)
-
-    def _pump(self, request: ChatRequest) -> None:
-        running = self._engine.submit(to_engine(request))
-        self._watcher.add(request.id, running.cancel)
-        for event in running.events():
-            self._publisher.put(request.id, to_wire(event))
-        # After `done` these change nothing; a cancelled answer ends here.
-        self._publisher.put(request.id, _STOPPING if self._is_draining else _CANCELLED)
-
-    def _count(self, change: int) -> None:
-        with self._lock:
-            self._num_running += change
-            self._on_load(self._num_running)
-
-
 _INTERNAL = ChatFailed(status=500, code="engine_error", message="the engine failed; see its log")
 _CANCELLED = ChatFailed(
     status=503, code="cancelled", message="the answer was cancelled, since nobody seemed to read it"
@@ -141,57 +30,143 @@ _STOPPING = ChatFailed(
 )
 
 
-def to_engine(request: ChatRequest) -> GenerationRequest:
-    """The engine's form of a request.
+class RunningRequest(Protocol):
+    """What a submitted request looks like from here."""
 
-    Raises: InvalidRequest when a value is out of the engine's bounds.
+    def cancel(self) -> None:
+        """Stop it; its listener hears None."""
+        ...
+
+
+class ChatEngine(Protocol):
+    """The part of the engine's loop that a worker uses."""
+
+    def submit(
+        self, request: GenerationRequest, listener: Callable[[EngineItem | None], None]
+    ) -> RunningRequest:
+        """Take a request; raises LLMError when it cannot be taken.
+
+        The listener hears every item in order, on the engine's thread, and None if cancelled.
+        """
+        ...
+
+
+class ChatRunner:
+    """Puts requests into the engine by id; `run` may be called from many threads, never raises.
+
+    A running request holds no thread: the engine's thread hands its items to the publisher.
+    Invariants: an answer that is still wanted always ends with `done` or `failed`.
     """
-    params = request.params.model_dump()
-    return GenerationRequest(
-        request_id=request.id,
-        messages=tuple(ChatMessage(m.role, m.content, m.name) for m in request.messages),
-        prompt_token_ids=None,
-        params=SamplingParams(**params),
-    )
+
+    def __init__(
+        self,
+        engine: ChatEngine,
+        redis: Redis,
+        watcher: ChatWatcher,
+        *,
+        on_busy: Callable[[bool], None],
+        on_dead: Callable[[str], None],
+    ) -> None:
+        """`on_busy` hears when the first request comes and the last one ends."""
+        self._engine = engine
+        self._redis = redis
+        self._watcher = watcher
+        self._on_busy = on_busy
+        self._on_dead = on_dead
+        self._changed = threading.Condition()
+        self._running: set[str] = set()
+        self._is_draining = False
+        self._publisher: ChatPublisher
+
+    def start(self, worker: str, timing: ChatTiming) -> ChatPublisher:
+        """Start the writer of this runner's answers, and return it for its end."""
+        self._publisher = ChatPublisher(self._redis, worker, timing, on_end=self._note_end)
+        self._publisher.start()
+        return self._publisher
+
+    def run(self, chat_id: str) -> None:
+        """Submit one request; a message whose request is gone or unwanted is dropped."""
+        letter = self._take(chat_id)
+        if letter is None:
+            return
+        self._note_start(chat_id)
+        self._publisher.open(chat_id, letter.reply_to)
+        running = _Running()
+        self._watcher.add(chat_id, running.cancel)
+        try:
+            request = to_engine(letter.request)
+            running.bind(self._engine.submit(request, lambda item: self._hear(chat_id, item)))
+        except LLMError as error:
+            self._publisher.put(chat_id, failure_of(error))
+        except Exception:
+            _logger.exception("chat request %s broke", chat_id)
+            self._publisher.put(chat_id, _INTERNAL)
+
+    def drain(self) -> None:
+        """Cancel what runs and tell its readers; for a worker that has to go."""
+        self._is_draining = True
+        self._watcher.cancel_all()
+
+    def wait_idle(self) -> None:
+        """Return when no request runs and every last event is written."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+
+    def _hear(self, chat_id: str, item: EngineItem | None) -> None:
+        if item is None:
+            self._publisher.put(chat_id, _STOPPING if self._is_draining else _CANCELLED)
+        else:
+            self._publisher.put(chat_id, item)
+
+    def _take(self, chat_id: str) -> ChatLetter | None:
+        """Take the request out of the broker, so that a second message finds nothing."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.getdel(request_key(chat_id))
+            pipe.exists(cancel_key(chat_id))
+            pipe.exists(alive_key(chat_id))
+            raw, is_cancelled, is_alive = cast("tuple[bytes | None, int, int]", pipe.execute())
+        if raw is None or is_cancelled or not is_alive:
+            _logger.info("chat request %s is no longer wanted", chat_id)
+            return None
+        return ChatLetter.model_validate_json(raw)
+
+    def _note_start(self, chat_id: str) -> None:
+        with self._changed:
+            self._running.add(chat_id)
+            if len(self._running) == 1:
+                self._on_busy(True)
+
+    def _note_end(self, chat_id: str, last: Values) -> None:
+        self._watcher.remove(chat_id)
+        with self._changed:
+            self._running.discard(chat_id)
+            if not self._running:
+                self._on_busy(False)
+                self._changed.notify_all()
+        if last.get("code") == "engine_dead":
+            self._on_dead(last["message"])
 
 
-def to_wire(event: TextDelta | Finished) -> ChatEvent:
-    """The wire form of an engine event."""
-    if isinstance(event, Finished):
-        return ChatDone(
-            prompt_tokens=event.prompt_tokens,
-            completion_tokens=event.completion_tokens,
-            cached_tokens=event.cached_tokens,
-        )
-    return ChatDelta(
-        index=event.index,
-        text=event.text,
-        num_tokens=len(event.token_ids),
-        logprobs=None if event.logprobs is None else tuple(map(_logprob, event.logprobs)),
-        finish_reason=event.finish_reason,
-    )
+class _Running:
+    """A request that may be cancelled before the engine has given its handle."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_cancelled = False
+        self._handle: RunningRequest | None = None
 
-def failure_of(error: LLMError) -> ChatFailed:
-    """The HTTP status and code that an engine's error deserves."""
-    if isinstance(error, ContextLengthExceeded):
-        status, code = 400, "context_length_exceeded"
-    elif isinstance(error, InvalidRequest):
-        status, code = 400, None
-    elif isinstance(error, QueueFull):
-        status, code = 429, "queue_full"
-    elif isinstance(error, EngineDead):
-        status, code = 503, "engine_dead"
-    else:
-        status, code = 500, "engine_error"
-    param = error.param if isinstance(error, InvalidRequest) else None
-    return ChatFailed(status=status, code=code, message=str(error), param=param)
+    def bind(self, handle: RunningRequest) -> None:
+        """The engine has it."""
+        with self._lock:
+            self._handle = handle
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
+            handle.cancel()
 
-
-def _logprob(entry: EngineLogprob) -> TokenLogprob:
-    return TokenLogprob(
-        token=entry.token,
-        logprob=entry.logprob,
-        bytes=entry.bytes,
-        top=tuple(map(_logprob, entry.top)),
-    )
+    def cancel(self) -> None:
+        """Stop it, now or as soon as the engine has it."""
+        with self._lock:
+            self._is_cancelled = True
+            handle = self._handle
+        if handle is not None:
+            handle.cancel()

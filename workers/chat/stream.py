@@ -1,21 +1,28 @@
-"""Chat over Redis: key names, time-outs, and the form of an entry.
+"""Chat over Redis: key names, time-outs, and the forms of what lies there.
 
-chat:{id}    the request as JSON; the worker that deletes it has taken it
-tok:{id}     a stream; each entry holds `n` (0, 1, 2 …), `w` (the worker) and `e` (events as JSON)
-cancel:{id}  set by the gateway: stop working on it
-alive:{id}   refreshed by the gateway while somebody reads; when it is gone, so is the reader
+chat:{id}     the request as JSON; the worker that deletes it has taken it
+reply:{name}  one stream per gateway process, for all its answers: an entry holds `w` (the worker)
+              and `e` (what it wrote at that moment for each answer, as JSON)
+cancel:{id}   set by the gateway: stop working on it
+alive:{id}    refreshed by the gateway while somebody reads; when it is gone, so is the reader
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from workers.protocol import ChatEvent
+from workers.protocol import ChatEvent, ChatRequest
+from workers.protocol.wire import Wire
 
-_EVENTS: TypeAdapter[list[ChatEvent]] = TypeAdapter(list[ChatEvent])
+Part = tuple[str, int, list[ChatEvent]]
+Written = tuple[str, int, list[dict[str, Any]]]
+_PARTS: TypeAdapter[list[Part]] = TypeAdapter(list[Part])
+_JSON = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +32,20 @@ class ChatTiming:
     request_ttl_s: int = 600
     stream_ttl_s: int = 600
     stream_max_entries: int = 20_000
+    stream_trim_s: float = 2.0
     alive_ttl_s: int = 15
     alive_refresh_s: float = 5.0
     alive_grace_s: float = 6.0
     watch_s: float = 0.2
-    batch_s: float = 0.012
+    batch_s: float = 0.003
     silence_s: float = 2.0
+
+
+class ChatLetter(Wire):
+    """A request and the stream that its answer goes to."""
+
+    reply_to: str
+    request: ChatRequest
 
 
 def request_key(chat_id: str) -> str:
@@ -38,9 +53,9 @@ def request_key(chat_id: str) -> str:
     return f"chat:{chat_id}"
 
 
-def token_key(chat_id: str) -> str:
-    """The stream of the answer."""
-    return f"tok:{chat_id}"
+def reply_key(name: str) -> str:
+    """The stream of a gateway's answers."""
+    return f"reply:{name}"
 
 
 def cancel_key(chat_id: str) -> str:
@@ -55,18 +70,14 @@ def alive_key(chat_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """One entry of an answer's stream; the first has number 0 and may hold no events.
+    """One entry of a gateway's stream: parts (chat id, number, events) of several answers.
 
-    `number` has no gaps, so a reader knows when entries were lost with the broker's memory.
+    The first part of an answer has number 0 and may hold no events. The numbers of an answer have
+    no gaps, so a reader knows when parts were lost with the broker's memory.
     """
 
-    number: int
     worker: str
-    events: tuple[ChatEvent, ...]
-
-    def fields(self) -> dict[str, str | bytes | int]:
-        """The entry as stream fields."""
-        return {"n": self.number, "w": self.worker, "e": encode_events(self.events)}
+    parts: Sequence[Part]
 
     @classmethod
     def parse(cls, fields: dict[bytes, bytes]) -> StreamEntry:
@@ -74,10 +85,9 @@ class StreamEntry:
 
         Raises: pydantic.ValidationError when the events are not ours.
         """
-        events = tuple(_EVENTS.validate_json(fields[b"e"]))
-        return cls(int(fields[b"n"]), fields[b"w"].decode(), events)
+        return cls(fields[b"w"].decode(), _PARTS.validate_json(fields[b"e"]))
 
 
-def encode_events(events: Sequence[ChatEvent]) -> bytes:
-    """Events as one JSON list."""
-    return _EVENTS.dump_json(list(events))
+def entry_fields(worker: str, parts: Sequence[Written]) -> dict[str, str]:
+    """A `StreamEntry` as stream fields; its events are plain values here."""
+    return {"w": worker, "e": _JSON.encode(parts)}

@@ -15,10 +15,21 @@ from workers.errors import LanewiseError
 
 _logger = logging.getLogger(__name__)
 STOP_S = 32.0
+# Exit codes of a worker that say: wrong settings, refused by a strict floor, does not fit.
+REFUSALS = frozenset({2, 3, 4})
 
 
 class GaveUp(LanewiseError):
     """A child ended too often; the message ends with its last words."""
+
+
+class Refused(GaveUp):
+    """A worker refused its settings, so another start would end the same way."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        """Keep the exit code, which becomes the deployment's."""
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Family:
@@ -45,7 +56,8 @@ class Family:
     async def keep(self, spec: ChildSpec) -> None:
         """Run a child until `stop`.
 
-        Raises: GaveUp when it ends too often.
+        Raises: GaveUp when it ends too often; Refused when a worker refuses its settings before
+            the deployment was ready.
         """
         log = ChildLog(
             self._log_dir / f"{spec.name}.log", lambda line: self._say(f"{spec.name}: {line}")
@@ -56,6 +68,8 @@ class Family:
             await self._tell_end(spec, pid)
             if self._is_stopping:
                 return
+            if spec.role and code in REFUSALS and not self.is_ready:
+                raise Refused(f"{spec.name} cannot run as set: {_last_words(log)}", code)
             delay_s = budget.next_delay_s(time.monotonic(), is_ready=self.is_ready)
             if delay_s is None:
                 raise GaveUp(
@@ -104,6 +118,14 @@ class Family:
             await asyncio.to_thread(self._on_end, spec, pid)
         except SQLAlchemyError as error:
             _logger.warning("the end of %s cannot be recorded: %s", spec.name, error)
+
+
+def _last_words(log: ChildLog) -> str:
+    """The message of the last error in the log, over all its lines."""
+    lines = list(log.tail)
+    starts = [n for n, line in enumerate(lines) if " ERROR " in line]
+    text = "\n".join(lines[starts[-1] :]) if starts else "\n".join(lines[-1:])
+    return text.partition(" ERROR ")[2].partition(": ")[2] or text
 
 
 def _words(code: int) -> str:

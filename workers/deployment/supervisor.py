@@ -8,6 +8,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TextIO
 
+from workers.deployment.family import Refused
 from workers.deployment.redis_server import plan_redis
 from workers.deployment.run import Commands, Deployment
 from workers.deployment.start_checks import (
@@ -42,11 +43,17 @@ class Supervisor:
         self._out = out or sys.stdout
 
     def run(self) -> int:
-        """Run until SIGTERM or SIGINT; the exit code: 0 stopped, 2 wrong settings, 1 otherwise."""
+        """Run until SIGTERM or SIGINT; the exit code.
+
+        0 stopped, 2 wrong settings, 3 below the strict floor, 4 does not fit, 1 otherwise.
+        """
         try:
             with ExitStack() as stack:
                 return self._run(stack)
         except StartRefused as refusal:
+            self._say(f"cannot start: {refusal}")
+            return refusal.exit_code
+        except Refused as refusal:
             self._say(f"cannot start: {refusal}")
             return refusal.exit_code
         except LanewiseError as error:

@@ -1,4 +1,4 @@
-"""A resident language engine at the queue: many requests at once, one pump each."""
+"""A resident language engine at the queue: many requests at once, none of which holds a thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from redis import Redis
 
-from workers.chat.publisher import ChatPublisher
 from workers.chat.runner import ChatEngine, ChatRunner
 from workers.chat.watcher import ChatWatcher
 from workers.processes.tasks import register_chat
@@ -26,6 +25,9 @@ _logger = logging.getLogger(__name__)
 SOFT_LIMIT_S = 15.0
 DRAIN_LIMIT_S = 25.0
 _SOCKET_TIMEOUT_S = 30.0
+# A task only tokenises and submits. Celery hands out no more than this many at once and looks
+# again only a tenth of a second later, so a burst must fit; threads are made when needed.
+_NUM_SUBMITTERS = 256
 
 
 def serve_engine(
@@ -41,12 +43,11 @@ def serve_engine(
     engine died ends with exit code 1.
     """
     redis = Redis.from_url(parts.settings.redis_url, socket_timeout=_SOCKET_TIMEOUT_S)
-    publisher = ChatPublisher(redis, parts.worker, timing)
     watcher = ChatWatcher(redis, timing)
     died = threading.Event()
 
-    def on_load(num_running: int) -> None:
-        parts.presence.update(state=WorkerState.BUSY if num_running else WorkerState.IDLE)
+    def on_busy(is_busy: bool) -> None:
+        parts.presence.update(state=WorkerState.BUSY if is_busy else WorkerState.IDLE)
 
     def on_dead(reason: str) -> None:
         if not parts.drain.is_on and not died.is_set():
@@ -59,19 +60,20 @@ def serve_engine(
         os._exit(int(died.is_set()))
 
     def close() -> None:
+        runner.wait_idle()
         close_engine()
         watcher.stop()
         publisher.stop()
         redis.close()
 
-    runner = ChatRunner(engine, redis, publisher, watcher, on_load=on_load, on_dead=on_dead)
-    publisher.start()
+    runner = ChatRunner(engine, redis, watcher, on_busy=on_busy, on_dead=on_dead)
+    publisher = runner.start(parts.worker, timing)
     watcher.start()
     parts.drain.after(SOFT_LIMIT_S, runner.drain)
     parts.drain.after(DRAIN_LIMIT_S, leave_now)
     register_chat(parts.app, runner.run)
     return Consumer(
-        concurrency=parts.settings.max_chat_streams,
+        concurrency=_NUM_SUBMITTERS,
         close=close,
         exit_code=lambda: int(died.is_set()),
     )

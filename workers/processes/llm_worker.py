@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from kernels.errors import ImplUnavailable, StrictRefusal
 from llm_engine.config import EngineConfig
 from llm_engine.engine import LLMEngine
+from llm_engine.errors import InvalidConfig, ModelNotFound, UnsupportedModel
 from llm_engine.loop import EngineLoop
 from workers.chat.stream import ChatTiming
 from workers.processes.llm_serving import serve_engine
 from workers.processes.worker_process import Consumer, Loaded, WorkerParts, WorkerRole, run_worker
 from workers.protocol import LLMLimits
+from workers.settings import parse_adapters
 
 if TYPE_CHECKING:
     from workers.settings import Settings
 
-_MAX_SEQS = 32
+_logger = logging.getLogger(__name__)
+_REFUSALS: tuple[tuple[type[Exception], int], ...] = (
+    (StrictRefusal, 3),
+    (ImplUnavailable, 3),
+    (InvalidConfig, 4),
+    (ModelNotFound, 2),
+    (UnsupportedModel, 2),
+)
 
 
 def main(settings: Settings) -> int:
-    """Run a language worker until it is told to stop; the exit code."""
+    """Run a language worker until it is told to stop; the exit code.
+
+    A model that cannot be served as set is refused with one line and no traceback: 2 where there
+    is no such model, 3 below the strict floor, 4 where it does not fit.
+    """
     role = WorkerRole(
         role="llm",
         model=settings.llm_model,
@@ -28,27 +43,61 @@ def main(settings: Settings) -> int:
         load=lambda: load_engine(settings),
         serve=_serve_loop,
     )
-    return run_worker(settings, role)
+    try:
+        return run_worker(settings, role)
+    except tuple(kind for kind, _ in _REFUSALS) as error:
+        _logger.error("%s", error)
+        return next(code for kind, code in _REFUSALS if isinstance(error, kind))
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    """The engine's settings from the deployment's; 0 and "" mean the engine's own choice."""
+    return EngineConfig(
+        model=settings.llm_model,
+        dtype=settings.dtype,
+        max_model_len=settings.llm_max_model_len or None,
+        max_num_seqs=settings.llm_max_num_seqs,
+        prefill_chunk_tokens=settings.llm_prefill_chunk_tokens,
+        kv_cache_bytes=settings.llm_kv_cache_bytes or None,
+        max_queued=settings.max_chat_streams,
+        num_threads=settings.num_threads or None,
+        strict_floor=settings.llm_strict_floor or None,
+        weights=settings.llm_weights,
+        prefix_cache=settings.llm_prefix_cache,
+        isolate_tenants=settings.llm_isolate_tenants,
+        host_cache_bytes=settings.llm_host_cache_bytes,
+        speculation=settings.llm_speculation,
+        preemption=settings.llm_preemption,
+        batch_invariant=settings.llm_batch_invariant,
+        max_step_delay_s=settings.llm_max_step_delay_s or None,
+        adapters=parse_adapters(settings.llm_adapters),
+        grammar_timeout_s=settings.llm_grammar_timeout_s,
+    )
 
 
 def load_engine(settings: Settings) -> Loaded[EngineLoop]:
-    """Load the configured language model; its loop is not started yet.
+    """Load the configured language model and warm it up; its loop is not started yet.
 
+    One full chunk is computed and the grammars' vocabulary is built, so that neither falls on the
+    first request.
     Raises: LLMError when it cannot be found or is not supported.
     """
-    config = EngineConfig(
-        model=settings.llm_model,
-        dtype=settings.dtype,
-        max_num_seqs=min(settings.max_chat_streams, _MAX_SEQS),
-        num_threads=settings.num_threads or None,
-    )
+    config = engine_config(settings)
     engine = LLMEngine.load(config)
+    engine.warm_up()
+    engine.preparer.warm_up()
     card = engine.card
     return Loaded(
         engine=EngineLoop(engine),
         source=card.source,
         card=asdict(card) | {"device": "cpu"},
-        llm=LLMLimits(max_model_len=card.max_model_len, vocab_size=card.vocab_size),
+        llm=LLMLimits(
+            max_model_len=card.max_model_len,
+            vocab_size=card.vocab_size,
+            adapters=tuple(config.adapters),
+        ),
+        decisions=tuple(decision.as_dict() for decision in engine.ledger),
+        stats=lambda: asdict(engine.stats()),
     )
 
 

@@ -49,13 +49,15 @@ class WorkerParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded(Generic[Engine]):
-    """A resident engine and what to say about it."""
+    """A resident engine and what to say about it; `stats` reads its counters, from any thread."""
 
     engine: Engine
     source: str
     card: dict[str, Any]
     llm: LLMLimits | None = None
     video: VideoLimits | None = None
+    decisions: tuple[dict[str, Any], ...] = ()
+    stats: Callable[[], dict[str, Any]] = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,9 @@ def _load(role: WorkerRole[Any], presence: Presence) -> Loaded[Any]:
         plan=_plan(role.model),
         llm=loaded.llm,
         video=loaded.video,
+        decisions=loaded.decisions,
     )
+    presence.watch(loaded.stats)
     _logger.info("%s %s loaded from %s in %.1f s", role.role, role.model, loaded.source, load_s)
     return loaded
 

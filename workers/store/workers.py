@@ -20,6 +20,7 @@ class WorkerDirectory:
         """Work on `db`; ages are measured against `clock`."""
         self._db = db
         self._clock = clock
+        self._parsed: dict[str, WorkerFacts] = {}
 
     def publish(self, facts: WorkerFacts) -> None:
         """Put `facts` in the place of what this worker said before."""
@@ -39,7 +40,12 @@ class WorkerDirectory:
             oldest = self._clock() - timedelta(seconds=max_age_s)
             query = query.where(workers.c.beat_at >= oldest)
         with self._db.read() as conn:
-            return [WorkerFacts.model_validate_json(text) for text in conn.execute(query).scalars()]
+            texts = conn.execute(query).scalars().all()
+        # A row holds a whole plan and changes every few seconds, but is read for every request.
+        seen = self._parsed
+        parsed = {t: seen.get(t) or WorkerFacts.model_validate_json(t) for t in texts}
+        self._parsed = parsed
+        return list(parsed.values())
 
     def forget(self, worker_id: str) -> None:
         """Remove a worker; an absent one is no error."""

@@ -1,0 +1,1 @@
+"""The language engine and its peers on one machine, side by side; each in a process of its own."""

@@ -1,0 +1,168 @@
+"""Operations through slots that all ranks read: one-shot, two-shot and their parts.
+
+Every rank has an input slot of two turns and a result slot. Values of a round go to the input
+slot, a step of the board makes them visible, and each rank reads what it needs. Two turns are
+enough: whoever writes turn t again has passed a step that all reached after they had read it.
+The result slot needs one: it is written after a step that all reach after reading it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from kernels.collectives.board import Board, meet
+from kernels.collectives.calls import Reduction
+from kernels.collectives.reduction import combine_into, cut
+from kernels.collectives.segment import Segment
+
+# A round's slots stay in the caches of the ranks that write and read them.
+SLOT_BYTES = 1 << 20
+_TURNS = 3
+_RESULT = 2
+_ALIGNED_BYTES = 64
+
+
+class Slots:
+    """The slots of a group. `slot_bytes` bounds a round; longer messages take several.
+
+    Tensors are contiguous with one dim and of the same dtype and sizes on all ranks, as agreed on
+    the board beforehand.
+    """
+
+    def __init__(self, board: Board, store: dist.Store, slot_bytes: int = SLOT_BYTES) -> None:
+        group = board.group
+        self._board, self.slot_bytes = board, slot_bytes
+        segment = Segment(group, store, "slots", group.size * _TURNS * slot_bytes)
+        meet(group, store, "slots")
+        segment.forget_name()
+        self._slots = [
+            [segment.payload((r * _TURNS + t) * slot_bytes, slot_bytes) for t in range(_TURNS)]
+            for r in range(group.size)
+        ]
+        self._views: dict[torch.dtype, list[list[torch.Tensor]]] = {}
+        self._turn = 0
+
+    def one_shot(self, x_N: torch.Tensor, reduction: Reduction) -> None:
+        """Everyone publishes all of x, everyone adds all: one step, N reads."""
+        capacity = self._capacity(x_N.dtype, 1)
+        for part_N in (x_N,) if x_N.numel() <= capacity else x_N.split(capacity):
+            slots, count = self._next_inputs(x_N.dtype), part_N.numel()
+            slots[self._rank][:count].copy_(part_N)
+            self._board.step("all_reduce")
+            parts = [slot[:count] for slot in slots]
+            parts[self._rank] = part_N
+            combine_into(part_N, parts, reduction)
+
+    def two_shot(self, x_N: torch.Tensor, reduction: Reduction) -> None:
+        """Everyone adds its own piece of all and publishes it: two steps, 2 (N-1)/N reads."""
+        stride = self._capacity(x_N.dtype, self._size)
+        capacity = stride * self._size
+        for part_N in (x_N,) if x_N.numel() <= capacity else x_N.split(capacity):
+            pieces = cut(part_N, self._size)
+            self._publish_for_others(pieces, stride)
+            results = self._typed(x_N.dtype)[_RESULT]
+            result = results[self._rank][: len(pieces[self._rank])]
+            self._combine_mine(result, pieces[self._rank], stride, reduction)
+            self._board.step("all_reduce")
+            for rank, piece_N in enumerate(pieces):
+                piece_N.copy_(results[rank][: len(piece_N)])
+
+    def reduce_scatter(
+        self, parts: Sequence[torch.Tensor], out_N: torch.Tensor, reduction: Reduction
+    ) -> None:
+        """out = parts[rank] of all ranks."""
+        stride = self._capacity(out_N.dtype, self._size)
+        for begin in range(0, max(map(len, parts)), stride):
+            pieces = [part_N[begin : begin + stride] for part_N in parts]
+            self._publish_for_others(pieces, stride)
+            mine = out_N[begin : begin + stride]
+            self._combine_mine(mine, pieces[self._rank], stride, reduction)
+
+    def all_gather(self, parts: Sequence[torch.Tensor]) -> None:
+        """Fill every part from its rank; parts[rank] is this rank's own."""
+        stride = self._capacity(parts[0].dtype, 1)
+        for begin in range(0, max(map(len, parts)), stride):
+            pieces = [part_N[begin : begin + stride] for part_N in parts]
+            slots = self._next_inputs(parts[0].dtype)
+            slots[self._rank][: len(pieces[self._rank])].copy_(pieces[self._rank])
+            self._board.step("all_gather")
+            for rank in self._others:
+                pieces[rank].copy_(slots[rank][: len(pieces[rank])])
+
+    def all_to_all(
+        self,
+        outgoing: Sequence[torch.Tensor],
+        incoming: Sequence[torch.Tensor],
+        longest: int,
+    ) -> None:
+        """outgoing[j] to rank j, incoming[j] from it; `longest` of all messages of all ranks."""
+        incoming[self._rank].copy_(outgoing[self._rank])
+        stride = self._capacity(outgoing[0].dtype, self._size)
+        for begin in range(0, longest, stride):
+            pieces = [part_N[begin : begin + stride] for part_N in outgoing]
+            slots = self._publish_for_others(pieces, stride)
+            for rank in self._others:
+                target = incoming[rank][begin : begin + stride]
+                at = self._rank * stride
+                target.copy_(slots[rank][at : at + len(target)])
+
+    def broadcast(self, x_N: torch.Tensor, root: int) -> None:
+        """x of the root in place of x everywhere."""
+        for part_N in x_N.split(self._capacity(x_N.dtype, 1)):
+            slot = self._next_inputs(x_N.dtype)[root][: len(part_N)]
+            if root == self._rank:
+                slot.copy_(part_N)
+            self._board.step("broadcast")
+            if root != self._rank:
+                part_N.copy_(slot)
+
+    @property
+    def _rank(self) -> int:
+        return self._board.group.rank
+
+    @property
+    def _size(self) -> int:
+        return self._board.group.size
+
+    @property
+    def _others(self) -> tuple[int, ...]:
+        return self._board.group.others
+
+    def _capacity(self, dtype: torch.dtype, num_pieces: int) -> int:
+        """Elements of each of `num_pieces` in a slot, every piece on a cache line of its own."""
+        piece_bytes = self.slot_bytes // num_pieces // _ALIGNED_BYTES * _ALIGNED_BYTES
+        return piece_bytes // dtype.itemsize
+
+    def _next_inputs(self, dtype: torch.dtype) -> list[torch.Tensor]:
+        self._turn = 1 - self._turn
+        return list(self._typed(dtype)[self._turn])
+
+    def _typed(self, dtype: torch.dtype) -> list[list[torch.Tensor]]:
+        """Every rank's slot of each turn, in a dtype; views cost more than a small copy."""
+        if dtype not in self._views:
+            self._views[dtype] = [
+                [slots[turn].view(dtype) for slots in self._slots] for turn in range(_TURNS)
+            ]
+        return self._views[dtype]
+
+    def _publish_for_others(
+        self, pieces: Sequence[torch.Tensor], stride: int
+    ) -> list[torch.Tensor]:
+        slots = self._next_inputs(pieces[0].dtype)
+        mine = slots[self._rank]
+        for rank in self._others:
+            mine[rank * stride :][: len(pieces[rank])].copy_(pieces[rank])
+        self._board.step("exchange of pieces")
+        self._inputs = slots
+        return slots
+
+    def _combine_mine(
+        self, out_N: torch.Tensor, mine_N: torch.Tensor, stride: int, reduction: Reduction
+    ) -> None:
+        at = self._rank * stride
+        parts = [slot[at : at + len(mine_N)] for slot in self._inputs]
+        parts[self._rank] = mine_N
+        combine_into(out_N, parts, reduction)

@@ -1,0 +1,1 @@
+"""Measuring a machine's transports, keeping what was measured, and watching that it still holds."""

@@ -1,0 +1,159 @@
+"""What was measured on a machine, as a file: constants, choices, and whose machine it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kernels.collectives.choice import SEED, Knowledge
+from kernels.collectives.costs import LinkCosts
+from kernels.collectives.topology import Topology, fingerprint_of
+
+SCHEMA = 1
+# A gain below this is within what two runs of the same code differ by.
+LEAST_GAIN = 1.05
+
+
+class TableError(ValueError):
+    """A file that is no table, or one of another machine; the message names what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Microseconds of one algorithm: the slowest rank's, over rounds."""
+
+    least: float
+    p20: float
+    p50: float
+    p80: float
+    p95: float
+
+    def clearly_beats(self, other: Times) -> bool:
+        """More than 5 % faster, the middle of all rounds apart, and no worse at its worst."""
+        is_apart = self.p80 < other.p20
+        return other.p50 > LEAST_GAIN * self.p50 and is_apart and self.p95 <= other.p95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One measured choice. `us` are its times, `seed_us` those of the choice it is held against.
+
+    `num_rounds` is how often each was timed; `is_checked` that its results were, before.
+    """
+
+    op: str
+    n: int
+    dtype: str
+    contract: str
+    ctx: str
+    concurrent: str
+    bytes: int
+    choice: str
+    seed: str
+    us: Times
+    seed_us: Times
+    num_rounds: int
+    is_checked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """All that was measured for one number of ranks on one machine.
+
+    `rejected` says which candidates were left out and why. `made` is a date in ISO form.
+    """
+
+    facts: Mapping[str, Any]
+    model: Mapping[str, LinkCosts]
+    residual: Mapping[str, float]
+    entries: tuple[Entry, ...]
+    rejected: Mapping[str, str]
+    made: str
+    duration_s: float
+    is_complete: bool = True
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest of the facts."""
+        return fingerprint_of(self.facts)
+
+    def knowledge(self) -> Knowledge:
+        """What choices rest on with this table."""
+        chosen = {(e.op, e.contract, e.bytes): e.choice for e in self.entries}
+        times_us = {(e.op, e.contract, e.bytes): e.us.p50 for e in self.entries}
+        return Knowledge(
+            links={**SEED.links, **self.model},
+            chosen=chosen,
+            times_us=times_us,
+            evidence=f"measured {self.made} here, table {self.fingerprint[7:15]}",
+        )
+
+
+def save(table: Table, path: Path) -> Path:
+    """Write the table whole or not at all."""
+    text = json.dumps(
+        {"schema": SCHEMA, "fingerprint": table.fingerprint, **asdict(table)}, indent=1
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(name, path)
+    return path
+
+
+def load(path: Path, here: Topology, num_ranks: int) -> Table:
+    """The table of a file, if it is one and was measured on a machine like this.
+
+    Raises: TableError naming the key that is wrong, or every fact that differs and both values.
+    """
+    try:
+        record = json.loads(path.read_text())
+        table = _parse(record)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TableError(
+            f"{path} is no table of collectives ({type(error).__name__}: {error}): delete it and "
+            "measure again, or go on with the seeds"
+        ) from error
+    if record["fingerprint"] != table.fingerprint:
+        raise TableError(f"{path}: its facts are not those of its fingerprint: it was edited")
+    _check_facts(path, table.facts, here.facts())
+    others = {entry.n for entry in table.entries} - {num_ranks}
+    if others:
+        raise TableError(f"{path}: measured with {sorted(others)} ranks, here are {num_ranks}")
+    return table
+
+
+def _check_facts(path: Path, measured: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    names = sorted({*measured, *here})
+    differing = [
+        f"{name}: measured with {measured.get(name, 'absent')}, here is {here.get(name, 'absent')}"
+        for name in names
+        if measured.get(name) != here.get(name)
+    ]
+    if differing:
+        raise TableError(
+            f"{path} was measured on another machine: {'; '.join(differing)}. Measure again"
+        )
+
+
+def _parse(record: Mapping[str, Any]) -> Table:
+    if record["schema"] != SCHEMA:
+        raise ValueError(f"schema {record['schema']}, this reads {SCHEMA}")
+    given = {field.name: record[field.name] for field in fields(Table)}
+    given["model"] = {name: LinkCosts(**costs) for name, costs in given["model"].items()}
+    given["entries"] = tuple(_entry(row) for row in given["entries"])
+    return Table(**given)
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    given = dict(row)
+    us, seed_us = Times(**given.pop("us")), Times(**given.pop("seed_us"))
+    return Entry(**given, us=us, seed_us=seed_us)

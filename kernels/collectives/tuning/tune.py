@@ -1,0 +1,221 @@
+"""Measuring a machine: ranks as child processes, a time limit, and whatever hangs left out."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.collectives.calls import Contract
+from kernels.collectives.communicator import join
+from kernels.collectives.costs import LinkCosts
+from kernels.collectives.fabric import TRANSPORTS, Transport
+from kernels.collectives.group import Group
+from kernels.collectives.topology import Topology
+from kernels.collectives.tuning.probe import Case, fit_links, measure
+from kernels.collectives.tuning.table import Entry, Table
+
+CONTRACTS: tuple[Contract, ...] = ("exact", "fast")
+# A ladder of decode batches at the small end, of prefill chunks at the large one.
+SIZES_BYTES = (1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 23)
+_OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneSettings:
+    """What is measured, and for how long at most.
+
+    Units: seconds; bytes. `candidate_timeout_s` bounds one exchange: a candidate that hangs
+    longer is left out.
+    """
+
+    num_ranks: int
+    limit_s: float = 60.0
+    candidate_timeout_s: float = 5.0
+    num_rounds: int = 15
+    operations: tuple[str, ...] = _OPERATIONS
+    contracts: tuple[Contract, ...] = CONTRACTS
+    sizes_bytes: tuple[int, ...] = SIZES_BYTES
+    dtype: torch.dtype = torch.bfloat16
+    transports: tuple[Transport, ...] = TRANSPORTS
+    islands: tuple[tuple[int, ...], ...] = ()
+
+    def cases(self) -> list[Case]:
+        """Every cell, the ones that decide decoding and prefill first."""
+        return [
+            Case(op=op, contract=contract, dtype=self.dtype, size_bytes=size_bytes)
+            for op in self.operations
+            for contract in self.contracts
+            for size_bytes in self.sizes_bytes
+        ]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What has come back so far."""
+
+    entries: dict[int, Entry] = field(default_factory=dict[int, Entry])
+    model: dict[str, LinkCosts] = field(default_factory=dict[str, LinkCosts])
+    residual: dict[str, float] = field(default_factory=dict[str, float])
+    rejected: dict[str, str] = field(default_factory=dict[str, str])
+    trying: str = ""
+    case: int = -1
+    is_complete: bool = False
+
+
+def tune(settings: TuneSettings, topology: Topology) -> Table:
+    """Measure, within the limit; what was not reached is left to the seeds.
+
+    Nothing runs in this process. When a candidate hangs or its ranks die, it is recorded as
+    rejected with the reason and new ranks go on with the next case.
+    Raises: RuntimeError when not even the links could be measured within the limit.
+    """
+    begin_s = time.monotonic()
+    found = _Found()
+    epoch = 0
+    with tempfile.TemporaryDirectory(prefix="lanewise-tune-") as folder:
+        while not found.is_complete and time.monotonic() - begin_s < settings.limit_s:
+            left_s = settings.limit_s - (time.monotonic() - begin_s)
+            _run_crew(settings, found, Path(folder) / f"store-{epoch}", left_s)
+            epoch += 1
+    if not found.model:
+        raise RuntimeError(
+            f"no link of {settings.num_ranks} ranks was measured within {settings.limit_s} s; "
+            f"left out: {found.rejected}"
+        )
+    return Table(
+        facts=topology.facts(),
+        model=found.model,
+        residual=found.residual,
+        entries=tuple(found.entries[case] for case in sorted(found.entries)),
+        rejected=found.rejected,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        duration_s=round(time.monotonic() - begin_s, 3),
+        is_complete=found.is_complete,
+    )
+
+
+def _run_crew(settings: TuneSettings, found: _Found, store: Path, left_s: float) -> None:
+    """One set of ranks until it is done, out of time, or broken by a candidate."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    todo = [index for index in range(len(settings.cases())) if index not in found.entries]
+    ranks = _start_ranks(context, settings, found, store, todo, theirs)
+    theirs.close()
+    until_s = time.monotonic() + left_s
+    try:
+        while ours.poll(max(0.0, until_s - time.monotonic())):
+            if not _take(found, ours.recv()):
+                return
+    except EOFError:
+        _reject(found, "its ranks ended without an answer")
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+
+
+def _start_ranks(
+    context: SpawnContext,
+    settings: TuneSettings,
+    found: _Found,
+    store: Path,
+    todo: Sequence[int],
+    pipe: Connection,
+) -> list[BaseProcess]:
+    ranks: list[BaseProcess] = []
+    for rank in range(settings.num_ranks):
+        group = Group(
+            rank=rank,
+            size=settings.num_ranks,
+            rendezvous=f"file://{store}",
+            timeout_s=settings.candidate_timeout_s,
+            islands=settings.islands,
+        )
+        given = (group, settings, todo, dict(found.rejected), not found.model)
+        process = context.Process(
+            target=_rank, args=(*given, pipe if rank == 0 else None), daemon=True
+        )
+        process.start()
+        ranks.append(process)
+    return ranks
+
+
+def _take(found: _Found, message: tuple[str, Any]) -> bool:
+    """Take one message in; false at the end."""
+    kind, value = message
+    if kind == "link":
+        name, fitted = value
+        found.model[name], found.residual[name] = fitted.costs, fitted.residual
+    elif kind == "trying":
+        found.case, found.trying = value
+    elif kind == "entry":
+        index, found.entries[index] = value
+    elif kind == "failed":
+        _reject(found, value)
+        return False
+    elif kind == "done":
+        found.is_complete = True
+        return False
+    return True
+
+
+def _reject(found: _Found, reason: str) -> None:
+    """Leave the candidate out that was being tried, in all cases still to come.
+
+    Raises: RuntimeError when it was left out already and tried all the same: the seed's choice.
+    """
+    name = found.trying or "meeting of the ranks"
+    if name in found.rejected:
+        raise RuntimeError(
+            f"{name} cannot be left out and fails: {reason}. Nothing can be measured here"
+        )
+    found.rejected[name] = reason
+
+
+def _rank(
+    group: Group,
+    settings: TuneSettings,
+    todo: Sequence[int],
+    rejected: dict[str, str],
+    wants_links: bool,
+    pipe: Connection | None,
+) -> None:
+    """One child process. Rank 0 reports; a failure of any rank reaches it through the group."""
+
+    def tell(kind: str, value: object) -> None:
+        if pipe is not None:
+            pipe.send((kind, value))
+
+    torch.set_num_threads(1)
+    try:
+        # Founding a group takes as long as the slowest interpreter needs to start.
+        communicator = join(replace(group, timeout_s=60.0), transports=settings.transports)
+        communicator.fabric.limit_waits(group.timeout_s)
+        if wants_links:
+            for name, fitted in fit_links(communicator, settings.num_rounds):
+                tell("link", (name, fitted))
+        cases = settings.cases()
+        for index in todo:
+            entry = measure(
+                communicator,
+                cases[index],
+                settings.num_rounds,
+                rejected,
+                lambda name, index=index: tell("trying", (index, name)),
+            )
+            tell("entry", (index, entry))
+    except Exception as error:  # noqa: BLE001 - a child's boundary: the parent records it
+        tell("failed", f"{type(error).__name__}: {error}")
+        return
+    tell("done", None)

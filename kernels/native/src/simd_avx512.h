@@ -1,0 +1,100 @@
+// Primitives for AVX-512 with VNNI: 16 lanes of 32 bits. Compiled only: unverified on hardware.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace simd {
+
+constexpr int kLanes = 16;
+constexpr const char* kName = "avx512-vnni";
+
+using Floats = __m512;
+using Ints = __m512i;
+using Bytes = __m512i;
+using Words = __m512i;
+using Sum4 = __m512i;  // sums of 32 bits: VNNI adds four products at once
+
+inline Floats zero() { return _mm512_setzero_ps(); }
+inline Floats set1(float x) { return _mm512_set1_ps(x); }
+inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, Floats x) { _mm512_storeu_ps(p, x); }
+inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+inline Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+inline Floats abs(Floats a) { return _mm512_abs_ps(a); }
+
+inline Floats load_half(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline void store_half(uint16_t* p, Floats x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+inline float reduce_add(Floats x) { return _mm512_reduce_add_ps(x); }
+inline float reduce_max(Floats x) { return _mm512_reduce_max_ps(x); }
+
+// 2^x; exactly 0 below the normal range, exactly 1 at 0.
+inline Floats exp2(Floats x) {
+  const __mmask16 is_normal = _mm512_cmp_ps_mask(x, set1(-126.0f), _CMP_GE_OQ);
+  const Floats n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Floats f = _mm512_sub_ps(x, n);
+  Floats p = set1(1.5403530e-4f);
+  p = fma(p, f, set1(1.3333558e-3f));
+  p = fma(p, f, set1(9.6181291e-3f));
+  p = fma(p, f, set1(5.5504109e-2f));
+  p = fma(p, f, set1(2.4022651e-1f));
+  p = fma(p, f, set1(6.9314718e-1f));
+  p = fma(p, f, set1(1.0f));
+  return _mm512_maskz_scalef_ps(is_normal, p, n);
+}
+
+inline Floats keep_first(Floats x, int count, float other) {
+  const __mmask16 keep = count >= 16 ? 0xffff : __mmask16((1u << count) - 1);
+  return _mm512_mask_blend_ps(keep, set1(other), x);
+}
+
+inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
+
+inline void store_int8(int8_t* p, Floats x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+inline void store_int16(int16_t* p, Floats x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x)));
+}
+
+inline Ints zero_ints() { return _mm512_setzero_si512(); }
+inline Sum4 zero_sum4() { return _mm512_setzero_si512(); }
+
+inline Bytes load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+inline void store_bytes(uint8_t* p, Bytes x) { _mm512_storeu_si512(p, x); }
+inline Bytes low_nibbles(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+inline Bytes high_nibbles(Bytes x) {
+  return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15));
+}
+inline Bytes broadcast4(const int8_t* p) {
+  int32_t bits;
+  std::memcpy(&bits, p, 4);
+  return _mm512_set1_epi32(bits);
+}
+inline Words broadcast2(const int16_t* p) {
+  int32_t bits;
+  std::memcpy(&bits, p, 4);
+  return _mm512_set1_epi32(bits);
+}
+inline Words widen_bytes(const uint8_t* p) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+inline Sum4 dot4(Sum4 sum, Bytes w, Bytes x) { return _mm512_dpbusd_epi32(sum, w, x); }
+inline Ints total(Sum4 sum) { return sum; }
+inline Ints dot2(Ints sum, Words w, Words x) { return _mm512_dpwssd_epi32(sum, w, x); }
+
+inline void pause() { _mm_pause(); }
+
+}  // namespace simd

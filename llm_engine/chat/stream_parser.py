@@ -1,0 +1,226 @@
+"""The output parser: reasoning first, then content with tool calls in it."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from llm_engine.chat.call_deltas import joined, new_call_id, salvaged
+from llm_engine.chat.call_reader import CallReader, JsonCallReader
+from llm_engine.chat.families import ReasoningMarkers
+from llm_engine.chat.formats import CallFormat
+from llm_engine.chat.held import num_held
+from llm_engine.chat.pair_reader import PairCallReader
+from llm_engine.chat.parser import ParsedText
+from llm_engine.types import Tool, ToolCallDelta
+
+_LOG = logging.getLogger(__name__)
+ReasoningStart = Literal["open", "possible", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """What to look for: reasoning from a state the prompt left, and calls of these tools."""
+
+    reasoning: ReasoningMarkers | None = None
+    start: ReasoningStart = "off"
+    calls: CallFormat | None = None
+    tools: tuple[Tool, ...] = ()
+    needs_special_tokens: bool = False
+
+    def shown_with(self, hidden_tokens: Sequence[str]) -> "OutputFormat":
+        """The same, asking for special tokens in the text if a marker holds one of them."""
+        texts = [] if self.reasoning is None else [self.reasoning.begin, self.reasoning.end]
+        if self.calls is not None:
+            form = self.calls
+            texts += [*form.openers, form.section_begin, form.begin, form.finish, form.section_end]
+        is_needed = any(token in text for token in hidden_tokens for text in texts)
+        return replace(self, needs_special_tokens=is_needed)
+
+
+@dataclass(slots=True)
+class _Output:
+    content: list[str] = field(default_factory=list[str])
+    reasoning: list[str] = field(default_factory=list[str])
+    calls: list[ToolCallDelta] = field(default_factory=list[ToolCallDelta])
+
+
+class StreamParser:
+    """An `OutputParser` over one output format.
+
+    White space around reasoning and between calls belongs to the markers. A call that cannot be
+    read is delivered as content, and logged.
+    """
+
+    def __init__(self, form: OutputFormat, new_id: Callable[[], str] = new_call_id) -> None:
+        """Stand at the beginning of the answer."""
+        self._form = form
+        self._new_id = new_id
+        self._held = ""
+        self._out = _Output()
+        self._num_calls = 0
+        self._reader: CallReader | None = None
+        self._opener = ""
+        self._has_begun = False
+        # At the beginning of a run of content its white space waits for what follows.
+        self._is_leading = True
+        self._drops_space = False
+        self._is_first = True
+        self._step: Callable[[bool], bool] = {
+            "open": self._reasoning,
+            "possible": self._begin,
+            "off": self._content,
+        }[form.start if form.reasoning is not None else "off"]
+
+    @property
+    def needs_special_tokens(self) -> bool:
+        """Whether the text must be decoded with special tokens shown."""
+        return self._form.needs_special_tokens
+
+    @property
+    def num_tool_calls(self) -> int:
+        """Calls begun so far."""
+        return self._num_calls
+
+    def push(self, text: str) -> ParsedText:
+        """Take the next piece of decoded text."""
+        self._held += text
+        return self._run(is_last=False)
+
+    def flush(self) -> ParsedText:
+        """Everything held back, once it is known that nothing follows."""
+        return self._run(is_last=True)
+
+    def _run(self, *, is_last: bool) -> ParsedText:
+        while self._step(is_last):
+            pass
+        out, self._out = self._out, _Output()
+        return ParsedText("".join(out.content), "".join(out.reasoning), joined(out.calls))
+
+    def _begin(self, is_last: bool) -> bool:
+        """Whether the answer begins with reasoning."""
+        assert self._form.reasoning is not None
+        marker = self._form.reasoning.begin
+        text = self._held.lstrip()
+        if text.startswith(marker):
+            self._held = text[len(marker) :]
+            self._step = self._reasoning
+        elif is_last or not marker.startswith(text):
+            self._step = self._content
+        else:
+            return False
+        return True
+
+    def _reasoning(self, is_last: bool) -> bool:
+        assert self._form.reasoning is not None
+        marker = self._form.reasoning.end
+        if self._is_leading:
+            self._held = self._held.lstrip()
+            self._is_leading = not self._held
+        end = self._held.find(marker)
+        if end >= 0:
+            self._out.reasoning.append(self._held[:end].rstrip())
+            self._held = self._held[end + len(marker) :]
+            self._is_leading = self._drops_space = True
+            self._step = self._content
+            return True
+        cut = len(self._held)
+        if not is_last:
+            cut = len(self._held[: cut - num_held(self._held, (marker,))].rstrip())
+        self._out.reasoning.append(self._held[:cut])
+        self._held = self._held[cut:]
+        return False
+
+    def _content(self, is_last: bool) -> bool:
+        if self._is_leading and not self._leave_lead(is_last):
+            return self._reader is not None
+        form = self._form.calls
+        openers = form.openers if form is not None and self._form.tools else ()
+        found = [(at, opener) for opener in openers if (at := self._held.find(opener)) >= 0]
+        if found:
+            at, opener = min(found)
+            self._out.content.append(self._held[:at])
+            self._held = self._held[at + len(opener) :]
+            self._open(opener)
+            return True
+        cut = len(self._held) - (0 if is_last else num_held(self._held, openers))
+        self._out.content.append(self._held[:cut])
+        self._held = self._held[cut:]
+        return False
+
+    def _leave_lead(self, is_last: bool) -> bool:
+        """Decide on leading white space once it is known what follows; false to wait."""
+        form = self._form.calls if self._form.tools else None
+        text = self._held.lstrip()
+        openers = form.openers if form is not None else ()
+        if not text or any(opener != text and opener.startswith(text) for opener in openers):
+            if not is_last:
+                return False
+            is_dropped = self._drops_space or (not text and self._num_calls > 0)
+            self._held = text if is_dropped else self._held
+        elif any(text.startswith(opener) for opener in openers):
+            self._held = text
+        elif form is not None and form.leads and self._is_first and text[0] == "{":
+            space = self._held[: len(self._held) - len(text)]
+            self._held = text
+            self._open("" if self._drops_space else space)
+            return False
+        elif self._drops_space:
+            self._held = text
+        self._is_leading = self._is_first = False
+        return True
+
+    def _open(self, opener: str) -> None:
+        assert self._form.calls is not None
+        make = JsonCallReader if self._form.calls.style == "json" else PairCallReader
+        self._reader = make(self._form.calls, self._form.tools)
+        self._opener = opener
+        self._has_begun = self._is_first = False
+        self._step = self._call
+
+    def _call(self, is_last: bool) -> bool:
+        assert self._reader is not None
+        read = self._reader.read(self._held, is_last=is_last)
+        if read.status == "rejected":
+            return self._give_back(is_last)
+        if read.name is not None:
+            self._has_begun = True
+            self._out.calls.append(ToolCallDelta(self._num_calls, self._new_id(), read.name, ""))
+            self._num_calls += 1
+        if read.arguments:
+            index = self._num_calls - 1
+            self._out.calls.append(ToolCallDelta(index, None, None, read.arguments))
+        self._held = self._held[read.num_used :]
+        if read.status == "done":
+            self._leave_call()
+        return read.status in ("more", "done")
+
+    def _leave_call(self) -> None:
+        self._reader = None
+        self._is_leading, self._drops_space = True, False
+        self._step = self._content
+
+    def _give_back(self, is_last: bool) -> bool:
+        """What looked like a call becomes content, unless it is one in another order of keys."""
+        assert self._form.calls is not None
+        close = self._form.calls.close
+        end = -1 if close is None else self._held.find(close)
+        if end < 0 and close is not None and not is_last:
+            return False
+        inner = self._held[:end] if end >= 0 else ""
+        call = salvaged(inner, self._form.tools) if end >= 0 else None
+        if call is not None:
+            name, arguments = call
+            self._out.calls.append(ToolCallDelta(self._num_calls, self._new_id(), name, arguments))
+            self._num_calls += 1
+            self._held = self._held[end + len(close or "") :]
+            self._leave_call()
+            return True
+        _LOG.warning("what the model wrote is no call of a tool on offer: delivered as content")
+        cut = len(inner) + len(close or "") if end >= 0 else 0
+        self._out.content.append(self._opener + self._held[:cut])
+        self._held = self._held[cut:]
+        self._reader = None
+        self._is_leading = False
+        self._step = self._content
+        return True

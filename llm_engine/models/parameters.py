@@ -1,0 +1,155 @@
+"""The tensors a model needs, by name and shape: checked, and sized, before any is read."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from llm_engine.errors import UnsupportedModel
+from llm_engine.layers.linear import can_pack
+from llm_engine.model_config import ModelConfig
+from llm_engine.weights.checkpoint import Checkpoint, StoredTensor
+
+Shape = tuple[int, ...]
+_PACKED_BITS: Mapping[str, float] = {
+    # Quants of a value, and scales and minima spread over the group that shares them: 16 bits
+    # where the file stores them so, 32 where they are products.
+    "Q4_0": 4 + 32 / 32,
+    "Q4_1": 4 + 32 / 32,
+    "Q4_K": 4 + 64 / 32,
+    "Q8_0": 8 + 16 / 32,
+    "Q6_K": 8 + 32 / 16,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFacts:
+    """Memory that the weights of a checkpoint will take, known before one is read.
+
+    Estimates, in bytes: all matrices in the engine's dtype, or those that the file quantises kept
+    in that form. In bfloat16 a tied head counts once more, since it gets a layout of its own.
+    `is_quantised` says that every linear map of the layers has a packed form.
+    """
+
+    unpacked_bytes: int
+    packed_bytes: int
+    is_quantised: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Shapes by name: what must be there, and biases that may be."""
+
+    weights: Mapping[str, Shape]
+    biases: Mapping[str, Shape]
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> "Parameters":
+        """Those of a model of the Llama family, with head norms and experts where it has them."""
+        linears = dict(_linears(config))
+        weights = {f"{name}.weight": shape for name, shape in (*_norms(config), *linears.items())}
+        weights["model.embed_tokens.weight"] = (config.vocab_size, config.hidden_size)
+        if not config.is_tied:
+            weights["lm_head.weight"] = (config.vocab_size, config.hidden_size)
+        biases = {f"{name}.bias": shape[:1] for name, shape in linears.items()}
+        if config.has_qkv_bias:
+            needed = [
+                name for name in biases if name.split(".")[-2] in ("q_proj", "k_proj", "v_proj")
+            ]
+            weights |= {name: biases.pop(name) for name in needed}
+        return cls(weights, biases)
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Compare with what the files' headers say.
+
+        Raises: UnsupportedModel naming a tensor that is missing, or its shape and the expected.
+        """
+        missing = [name for name in self.weights if not checkpoint.has(name)]
+        if missing:
+            raise UnsupportedModel(
+                f"the files lack {len(missing)} tensors that the config asks for: "
+                f"{', '.join(missing[:5])}"
+            )
+        for name, expected in (*self.weights.items(), *self.biases.items()):
+            if not checkpoint.has(name):
+                continue
+            shape = checkpoint.stored(name).shape
+            if shape != expected:
+                raise UnsupportedModel(
+                    f"{name} has the shape {shape}, but the config asks for {expected}"
+                )
+
+    def facts(self, checkpoint: Checkpoint, dtype: torch.dtype) -> "WeightFacts":
+        """What the headers alone say of the weights' memory."""
+        kinds = [checkpoint.stored(name).kind for name in self._matrices]
+        is_quantised = all(kind in _PACKED_BITS for kind in kinds)
+        return WeightFacts(
+            unpacked_bytes=self._planned_bytes(checkpoint, dtype, packed=False),
+            packed_bytes=self._planned_bytes(checkpoint, dtype, packed=True),
+            is_quantised=is_quantised,
+        )
+
+    @property
+    def _matrices(self) -> list[str]:
+        """The linear maps of the layers, without the small ones that choose experts."""
+        return [
+            name
+            for name, shape in self.weights.items()
+            if len(shape) == 2 and ".layers." in name and not name.endswith("mlp.gate.weight")
+        ]
+
+    def _planned_bytes(self, checkpoint: Checkpoint, dtype: torch.dtype, *, packed: bool) -> int:
+        names = [name for name in (*self.weights, *self.biases) if checkpoint.has(name)]
+        total = sum(_planned_bytes(checkpoint.stored(n), dtype, packed=packed) for n in names)
+        embedding = checkpoint.stored("model.embed_tokens.weight")
+        is_tied = "lm_head.weight" not in self.weights
+        is_shared = packed and embedding.kind in _PACKED_BITS
+        if is_tied and not is_shared and can_pack(torch.empty(0, dtype=dtype)):
+            total += _planned_bytes(embedding, dtype, packed=False)
+        return total
+
+
+def _planned_bytes(stored: StoredTensor, dtype: torch.dtype, *, packed: bool) -> int:
+    num_values = 1
+    for size in stored.shape:
+        num_values *= size
+    if packed and stored.kind in _PACKED_BITS:
+        return int(num_values * _PACKED_BITS[stored.kind] / 8)
+    return num_values * dtype.itemsize
+
+
+def _norms(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    wide, head = (config.hidden_size,), (config.head_dim,)
+    yield "model.norm", wide
+    for layer in range(config.num_layers):
+        prefix = f"model.layers.{layer}"
+        yield f"{prefix}.input_layernorm", wide
+        yield f"{prefix}.post_attention_layernorm", wide
+        if config.has_head_norms:
+            yield f"{prefix}.self_attn.q_norm", head
+            yield f"{prefix}.self_attn.k_norm", head
+
+
+def _linears(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    wide = config.hidden_size
+    q_rows = config.num_heads * config.head_dim
+    kv_rows = config.num_kv_heads * config.head_dim
+    for layer in range(config.num_layers):
+        prefix = f"model.layers.{layer}"
+        yield f"{prefix}.self_attn.q_proj", (q_rows, wide)
+        yield f"{prefix}.self_attn.k_proj", (kv_rows, wide)
+        yield f"{prefix}.self_attn.v_proj", (kv_rows, wide)
+        yield f"{prefix}.self_attn.o_proj", (wide, q_rows)
+        if config.moe is None or not config.moe.is_sparse(layer):
+            yield from _mlp(f"{prefix}.mlp", wide, config.intermediate_size)
+            continue
+        yield f"{prefix}.mlp.gate", (config.moe.num_experts, wide)
+        for expert in range(config.moe.num_experts):
+            name = f"{prefix}.mlp.experts.{expert}"
+            yield from _mlp(name, wide, config.moe.intermediate_size)
+
+
+def _mlp(prefix: str, wide: int, inner: int) -> Iterator[tuple[str, Shape]]:
+    yield f"{prefix}.gate_proj", (inner, wide)
+    yield f"{prefix}.up_proj", (inner, wide)
+    yield f"{prefix}.down_proj", (wide, inner)

@@ -1,0 +1,1 @@
+"""The parts of the scheduler: the queue, fair shares, deadlines, step times, preemption."""

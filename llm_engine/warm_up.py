@@ -1,0 +1,34 @@
+"""One step at the true chunk, to measure what memory it takes."""
+
+from llm_engine.cache.kv_cache import KVCache
+from llm_engine.memory.peak import peak_bytes
+from llm_engine.runner import Runner
+from llm_engine.sequence import Chunk, Sequence
+
+_SEQ_ID = -1
+
+
+def measure_step(cache: KVCache, runner: Runner, num_tokens: int) -> int | None:
+    """The memory that a chunk of `num_tokens` takes at its peak, beside its pages, in bytes.
+
+    None where the system cannot tell, or where the pages are in use. Leaves no trace in the cache.
+    """
+    seq = Sequence(
+        seq_id=_SEQ_ID,
+        token_ids=[0] * num_tokens,
+        num_prompt_tokens=num_tokens,
+        max_total_tokens=num_tokens,
+        has_run=True,
+        wants_prompt_logits=True,
+    )
+    if not cache.admit(seq).is_admitted:
+        return None
+    seq.wants_prompt_logits = False
+    chunk = Chunk(seq, 0, num_tokens, is_last=True)
+    peak = peak_bytes(lambda: runner.run((chunk,)))
+    cache.release(seq)
+    if peak is None:
+        return None
+    group = cache.layout.groups[0]
+    page_bytes = -(-num_tokens // group.page_tokens) * group.page_bytes
+    return max(0, peak - page_bytes)

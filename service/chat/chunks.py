@@ -1,0 +1,102 @@
+"""The chunks of a streamed chat answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.chat.tokens import logprob_entries
+from service.generation.turn import Json, usage
+from workers.protocol import ChatDelta, ChatDone, ToolCallDelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What every chunk of an answer has in common."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str | None = None
+
+    def fields(self, kind: str) -> Json:
+        """The fields that open an answer or a chunk of the type `kind`."""
+        fields: Json = {
+            "id": self.id, "object": kind, "created": self.created, "model": self.model,
+        }  # fmt: skip
+        return (
+            fields
+            if self.fingerprint is None
+            else fields | {"system_fingerprint": self.fingerprint}
+        )
+
+
+class Chunks:
+    """Makes the chunks of a streamed answer.
+
+    Invariants: the role comes first for each choice; a call's id and name come once; `usage` is
+    on every chunk (null) or on none; the usage chunk, where asked for, has no choices, comes last.
+    """
+
+    def __init__(self, head: Head, *, num_choices: int, has_usage: bool) -> None:
+        """Nothing has been sent yet."""
+        self._base = head.fields("chat.completion.chunk")
+        self._has_usage = has_usage
+        self._num_choices = num_choices
+        self._has_called: set[int] = set()
+
+    def first(self) -> list[Json]:
+        """The roles, one chunk per choice."""
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return [self._chunk(index, delta) for index in range(self._num_choices)]
+
+    def of(self, delta: ChatDelta) -> list[Json]:
+        """The chunks of one event: reasoning, text, calls, then its end."""
+        index = delta.index
+        chunks: list[Json] = []
+        if delta.reasoning:
+            chunks.append(self._chunk(index, {"reasoning_content": delta.reasoning}))
+        if delta.text or delta.logprobs:
+            logprobs = None
+            if delta.logprobs is not None:
+                logprobs = {"content": logprob_entries(delta.logprobs), "refusal": None}
+            chunks.append(self._chunk(index, {"content": delta.text}, logprobs))
+        if delta.tool_calls:
+            self._has_called.add(index)
+            chunks.append(self._chunk(index, {"tool_calls": [*map(_call, delta.tool_calls)]}))
+        reason = delta.finish_reason
+        if reason is not None:
+            if reason == "tool_calls" and index not in self._has_called:
+                reason = "stop"
+            chunks.append(self._chunk(index, {}, None, reason))
+        return chunks
+
+    def last(self, dones: Sequence[ChatDone]) -> list[Json]:
+        """The usage chunk, if it was asked for."""
+        if not self._has_usage:
+            return []
+        return [{**self._base, "choices": [], "usage": usage(dones)}]
+
+    def _chunk(
+        self,
+        index: int,
+        delta: Json,
+        logprobs: Json | None = None,
+        finish_reason: str | None = None,
+    ) -> Json:
+        choice = {
+            "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason,
+        }  # fmt: skip
+        chunk = {**self._base, "choices": [choice]}
+        return chunk | {"usage": None} if self._has_usage else chunk
+
+
+def _call(call: ToolCallDelta) -> Json:
+    if call.name is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    return {
+        "index": call.index,
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }

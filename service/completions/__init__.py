@@ -1,0 +1,1 @@
+"""Answers of the classic completions, whole or streamed, with the prompt's own scores."""

@@ -1,0 +1,1 @@
+"""What every generated answer shares: its events, its two ways out, its usage."""
