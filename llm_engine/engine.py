@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import torch
 
-from llm_engine.answers import Answers, Event
+from llm_engine.answers.answers import Answers, Event
 from llm_engine.assembly import build_cache, build_keeper, build_scheduler
 from llm_engine.cache.report import cache_counts, describe_cache
 from llm_engine.config import EngineConfig

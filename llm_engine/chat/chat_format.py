@@ -11,8 +11,8 @@ from llm_engine.chat.families import Family, family_of
 from llm_engine.chat.messages import check_roles, to_entries, tool_entry
 from llm_engine.chat.plain_tools import without_tool_turns
 from llm_engine.chat.stream_parser import ReasoningStart
+from llm_engine.chat.template_renderer import compile_template
 from llm_engine.errors import InvalidRequest
-from llm_engine.template_renderer import compile_template
 from llm_engine.types import ChatMessage, Tool
 
 _RESERVED = frozenset({"add_generation_prompt", "messages", "tools"})

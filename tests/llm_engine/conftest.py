@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from llm_engine.answers import Answers
+from llm_engine.answers.answers import Answers
 from llm_engine.config import EngineConfig
 from llm_engine.engine import LLMEngine
 from llm_engine.loader import LoadedModel, load_model

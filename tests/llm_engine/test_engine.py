@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llm_engine.answers.detokenizer import REPLACEMENT
 from llm_engine.config import EngineConfig
-from llm_engine.detokenizer import REPLACEMENT
 from llm_engine.engine import LLMEngine
 from llm_engine.errors import (
     ContextLengthExceeded,

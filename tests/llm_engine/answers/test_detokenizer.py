@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_engine.detokenizer import REPLACEMENT, Detokenizer
+from llm_engine.answers.detokenizer import REPLACEMENT, Detokenizer
 from llm_engine.loader import LoadedModel
 
 

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_engine.stop_strings import StopMatcher
+from llm_engine.answers.stop_strings import StopMatcher
 
 _TEXT = st.text(alphabet="abé🙂", max_size=24)
 _STOPS = st.lists(st.text(alphabet="abé🙂", min_size=1, max_size=4), max_size=3)

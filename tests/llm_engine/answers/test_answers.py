@@ -11,8 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llm_engine.answers.choice import Choice
 from llm_engine.chat.parser import ParsedText
-from llm_engine.choice import Choice
 from llm_engine.errors import DeadlineExceeded, RequestFailed
 from llm_engine.speculation.ngram import NgramDrafter
 from llm_engine.speculation.speculator import Speculator

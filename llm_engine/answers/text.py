@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from llm_engine.answers.detokenizer import Detokenizer
+from llm_engine.answers.stop_strings import StopMatcher
 from llm_engine.chat.parser import OutputParser, ParsedText
-from llm_engine.detokenizer import Detokenizer
-from llm_engine.stop_strings import StopMatcher
 from llm_engine.tokenizer import Tokenizer
 from llm_engine.types import SamplingParams, ToolCallDelta
 

@@ -6,7 +6,7 @@ import pytest
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from llm_engine.template_renderer import compile_template
+from llm_engine.chat.template_renderer import compile_template
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "be <b>brief</b> & kind"},

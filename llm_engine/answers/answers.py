@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from llm_engine.active_request import ActiveRequest, Event
-from llm_engine.choice import Choice
+from llm_engine.answers.active_request import ActiveRequest, Event
+from llm_engine.answers.choice import Choice
 from llm_engine.errors import DeadlineExceeded, InvalidRequest, RequestFailed
 from llm_engine.prompt import PreparedRequest
 from llm_engine.sampler import Sampled, SamplerRow, Unsampled, sample

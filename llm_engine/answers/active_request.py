@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
-from llm_engine.choice import Choice
+from llm_engine.answers.choice import Choice
+from llm_engine.answers.token_logprobs import PromptScores
 from llm_engine.errors import RequestFailed
 from llm_engine.prompt import PreparedRequest
 from llm_engine.sequence import Chunk
-from llm_engine.token_logprobs import PromptScores
 from llm_engine.tokenizer import Tokenizer
 from llm_engine.types import Finished, PromptScored, TextDelta
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from llm_engine.answer_text import AnswerText, Piece, join
+from llm_engine.answers.text import AnswerText, Piece, join
+from llm_engine.answers.token_logprobs import logprob_of
 from llm_engine.errors import RequestFailed
 from llm_engine.prompt import PreparedRequest
 from llm_engine.sampler import (
@@ -19,7 +20,6 @@ from llm_engine.sampler import (
 from llm_engine.sequence import Sequence as ScheduledSequence
 from llm_engine.speculation.drafts import SequenceDrafts
 from llm_engine.structured.matcher import allocate_bitmask
-from llm_engine.token_logprobs import logprob_of
 from llm_engine.tokenizer import Tokenizer
 from llm_engine.types import FinishReason, TextDelta
 
