@@ -55,7 +55,9 @@ def test_the_joined_stream_equals_the_answer(openai, model):
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
     assert chunks[-1].choices == []
-    assert chunks[-1].usage == whole.usage
+    # The second prompt is in the cache, so only what was reused may differ.
+    counted = {"prompt_tokens", "completion_tokens", "total_tokens"}
+    assert chunks[-1].usage.model_dump(include=counted) == whole.usage.model_dump(include=counted)
     assert len({c.id for c in chunks}) == 1
 
 

@@ -181,7 +181,7 @@ def test_a_needle_is_found_across_8k_tokens() -> None:
     filler = "The grass is green. The sky is blue. The sun is yellow. Here we go. "
     needle = "The secret password of the castle is 'bluebird'. "
     engine = LLMEngine.load(EngineConfig(model=BUNDLED_NAME, max_model_len=8192))
-    repeats = 7700 // len(engine.tokenizer.encode_text(filler))
+    repeats = 7950 // len(engine.tokenizer.encode_text(filler))
     before = repeats // 10
     text = filler * before + needle + filler * (repeats - before)
     question = ChatMessage("user", text + "\nWhat is the secret password of the castle?")

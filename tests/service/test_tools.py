@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from chat_kit import SCHEMA, calling, calls_of, chat, chunks_of, delta, finish_of, joined, script
 from gateway_kit import LLM, FakeClient
 
+from service.recent_workers import RECENT_S
 from workers.protocol import LLMLimits, WorkerFacts, WorkerState
 from workers.store import Store
 
@@ -200,9 +202,11 @@ async def test_a_model_may_be_an_adapter(
 async def test_answers_name_the_plan(http: httpx.AsyncClient, store: Store, stream: bool):
     assert "x-lanewise-plan" not in (await chat(http, stream=stream)).headers
     publish(store, plan={"hash": "abc123"})
+    await asyncio.sleep(RECENT_S)
     assert (await chat(http, stream=stream)).headers["x-lanewise-plan"] == "abc123"
     decision = {"subject": "prefix_cache", "chosen": "radix", "reasons": ["asked for"]}
     publish(store, plan={"hash": "abc123"}, card={"plan_hash": "ff00"}, decisions=(decision,))
+    await asyncio.sleep(RECENT_S)
     answer = await chat(http, stream=stream)
     assert answer.headers["x-lanewise-plan"] == "ff00"
     row = (await http.get("/v1/engine/plan")).json()["data"]

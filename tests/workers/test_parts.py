@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from workers.app import queue_name
 from workers.chat.reader import Subscription
 from workers.chat.stream import StreamEntry, entry_fields
 from workers.deployment.child import ChildLog, RestartBudget
-from workers.protocol import ChatDelta
+from workers.protocol import ChatDelta, ChatEvent
 from workers.render.eta import Eta
 from workers.render.progress import ProgressReport
 
@@ -56,13 +57,6 @@ def entry(number, *texts):
     return "w", number, [ChatDelta(index=0, text=text, num_tokens=1) for text in texts]
 
 
-def drained(subscription):
-    found = []
-    while not subscription.queue.empty():
-        found.append(subscription.queue.get_nowait())
-    return found
-
-
 @given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=3)))
 def test_an_entry_is_read_as_it_was_written(texts):
     parts = [(f"chat-{n}", n, entry(n, *some)[2]) for n, some in enumerate(texts)]
@@ -72,13 +66,16 @@ def test_an_entry_is_read_as_it_was_written(texts):
 
 
 def test_a_repeated_entry_is_dropped_and_a_missing_one_is_told():
-    subscription = Subscription("x")
-    for one in (entry(0), entry(1, "a", "b"), entry(1, "a", "b"), entry(2, "c")):
-        subscription.take(*one)
-    assert [event.text for event in drained(subscription)] == ["a", "b", "c"]
-    subscription.take(*entry(4, "e"))
-    first = drained(subscription)[0]
-    assert (first.type, first.code) == ("failed", "stream_lost")
+    async def take() -> list[ChatEvent]:
+        heard: list[ChatEvent] = []
+        subscription = Subscription("x", heard.extend)
+        for one in (entry(0), entry(1, "a", "b"), entry(1, "a", "b"), entry(2, "c"), entry(4, "e")):
+            subscription.take(*one)
+        return heard
+
+    *deltas, last = asyncio.run(take())
+    assert [event.text for event in deltas] == ["a", "b", "c"]
+    assert (last.type, last.code) == ("failed", "stream_lost")
 
 
 @given(st.text(), st.text())

@@ -161,7 +161,7 @@ def test_training_writes_a_checkpoint_that_resumes_and_exports(tmp_path: Path) -
     train_process(0, config, "")
     first = torch.load(tmp_path / CHECKPOINT_NAME, weights_only=True)
     resumed = TrainConfig(
-        out=tmp_path, minutes=0.08, resume=True, num_processes=1, batch_size=2, num_layouts=4
+        out=tmp_path, minutes=0.12, resume=True, num_processes=1, batch_size=2, num_layouts=4
     )
     train_process(0, resumed, "")
     second = torch.load(tmp_path / CHECKPOINT_NAME, weights_only=True)
