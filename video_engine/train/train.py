@@ -11,6 +11,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -72,13 +73,18 @@ def draw_noise_levels(size: int, generator: torch.Generator) -> Tensor:
     return shift * t / (1 + (shift - 1) * t)
 
 
+def _has_bfloat16_units() -> bool:
+    """Whether the CPU multiplies bfloat16 itself: where it is emulated, a step takes minutes."""
+    return bool(cast(Any, torch.ops.mkldnn)._is_mkldnn_bf16_supported())
+
+
 def loss_of(net: MotionNet, batch: Batch, generator: torch.Generator) -> Tensor:
     """Weighted mean loss of one batch."""
     x0 = batch.latents
     t = draw_noise_levels(len(x0), generator)
     noise = torch.randn(x0.shape, generator=generator)
     t_view = t.view(-1, 1, 1, 1, 1)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, enabled=_has_bfloat16_units()):
         predicted = net((1 - t_view) * x0 + t_view * noise, batch.conditions, batch.prompts, t)
     error = (predicted.float() - x0).square().mean(dim=(1, 2, 3, 4))
     return (batch.weights * error / t.clamp(min=_MIN_T).square()).mean()
