@@ -12,8 +12,11 @@ from benchmarks.report import print_table, save_json
 
 SUITES = {
     "kernels": "benchmarks.suites.kernels",
+    "collectives": "benchmarks.suites.collectives",
+    "links": "benchmarks.suites.links",
     "llm": "benchmarks.suites.llm",
     "motion": "benchmarks.suites.motion",
+    "overlap": "benchmarks.suites.overlap",
 }
 
 

@@ -17,14 +17,36 @@ if TYPE_CHECKING:
     from kernels.ledger import Decision
 
 
+# Ops that are divided by heads or inner columns whatever their shape.
+_BY_HEADS = frozenset(
+    [
+        "paged_prefill",
+        "paged_decode",
+        "sparse_shared_kv",
+        "sparse_mla",
+        "attention_epilogue",
+        "kda",
+        "swiglu",
+        "gelu",
+        "full_attention",
+        "sampler",
+        "rotary_insert",
+    ]
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpUse:
-    """One op in one layer: its case, how often a layer calls it, what one call costs."""
+    """One op in one layer: its case, how often a layer calls it, what one call costs.
+
+    `is_cut`: tensor parallelism divides it by heads or columns; else every rank repeats it.
+    """
 
     op: str
     case: Case
     count: int
     cost: Cost
+    is_cut: bool = False
 
 
 def use(
@@ -35,10 +57,12 @@ def use(
     options: Mapping[str, str] | None = None,
     count: int = 1,
     attended: float | None = None,
+    is_cut: bool = False,
 ) -> OpUse:
     """An op use with its cost. `attended` is the mean number of rows that a query looks at."""
     case = Case(dtype=dtype, sizes=dict(sizes), options=dict(options or {}))
-    return OpUse(op=op, case=case, count=count, cost=cost_of(op, case, attended))
+    cost = cost_of(op, case, attended)
+    return OpUse(op=op, case=case, count=count, cost=cost, is_cut=is_cut or op in _BY_HEADS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

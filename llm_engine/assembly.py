@@ -3,16 +3,16 @@
 import time
 from collections.abc import Callable
 
-from kernels.ledger import Ledger
 from llm_engine.cache.kv_cache import KVCache
-from llm_engine.cache.tensor_storage import TensorStorage
+from llm_engine.cache.storage import PageStorage
 from llm_engine.cache.upkeep import CacheKeeper
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import EngineDecisions
-from llm_engine.layers.attention import PagedCache
-from llm_engine.layers.native import NativeCache
+from llm_engine.loader import LoadedModel
 from llm_engine.memory.machine import MachineMemory
 from llm_engine.memory.workspace import SAFETY
+from llm_engine.models.tiled_head import TiledHead
+from llm_engine.runner import Runner
 from llm_engine.scheduler import Scheduler
 from llm_engine.scheduling.preemption import PreemptionPolicy
 from llm_engine.scheduling.step_time import StepTimeModel
@@ -32,11 +32,19 @@ def build_cache(config: EngineConfig, decisions: EngineDecisions) -> KVCache:
     )
 
 
+def build_runner(
+    config: EngineConfig, loaded: LoadedModel, cache: KVCache, decisions: EngineDecisions
+) -> Runner:
+    """What computes the steps of an engine alone, and the memory of its cache."""
+    is_tiled = config.batch_invariant and not decisions.ops.is_native
+    model = TiledHead(loaded.model) if is_tiled else loaded.model
+    return Runner(model, cache, loaded.dtype, decisions.ops, loaded.adapters)
+
+
 def build_scheduler(
-    config: EngineConfig, cache: KVCache, memory: PagedCache | NativeCache, ledger: Ledger
+    config: EngineConfig, decisions: EngineDecisions, cache: KVCache, storage: PageStorage
 ) -> Scheduler:
-    """The scheduler over a cache whose pages lie in `memory`; copies are timed on the way."""
-    storage = TensorStorage(memory.layers, memory.reservations)
+    """The scheduler over a cache whose pages lie in `storage`; copies are timed on the way."""
     cache.attach(storage)
     step_time = StepTimeModel()
     group = cache.layout.groups[0]
@@ -46,12 +54,12 @@ def build_scheduler(
         model=step_time,
         bytes_per_token=group.page_bytes / group.page_tokens,
         copy_bytes_per_s=rate,
-        record=ledger.record,
+        record=decisions.ledger.record,
     )
     return Scheduler(
         cache,
         max_num_seqs=config.max_num_seqs,
-        prefill_chunk_tokens=config.prefill_chunk_tokens,
+        prefill_chunk_tokens=decisions.chunk_tokens,
         max_step_delay_s=config.max_step_delay_s,
         step_time=step_time,
         preemption=preemption,
@@ -77,7 +85,7 @@ def build_keeper(
     )
 
 
-def _copy_bytes_per_s(cache: KVCache, storage: TensorStorage) -> float:
+def _copy_bytes_per_s(cache: KVCache, storage: PageStorage) -> float:
     """The rate of copying free pages out; the pages stay as they were."""
     pages = list(range(min(_PROBED_PAGES, cache.num_pages)))
     storage.copy_in(0, pages, storage.copy_out(0, pages))

@@ -22,6 +22,8 @@ class EngineConfig:
     sequences, at least 8192 tokens where they fit. `kv_cache_bytes=None` takes what `max_num_seqs`
     full contexts need, at most half of the memory that is left; it then grows and shrinks with
     what the machine has to spare.
+    `prefill_chunk_tokens=None` takes the smallest chunk of a prompt that hides the reading of the
+    weights, as far as memory has room for it.
     `num_threads=None` leaves torch's thread count alone; a number sets it for the whole process.
     `kernels` asks for implementations by op ({"rms_norm": "torch"}), to be met or refused.
     `strict_floor` is the tier below which no op may run ("vendor", "fused"); None allows all.
@@ -32,6 +34,8 @@ class EngineConfig:
     given up. `batch_invariant` asks for logits that do not depend on the batch, bit for bit.
     `max_step_delay_s` bounds the delay that a prompt's chunk may add between two tokens of a
     running answer. `adapters` are LoRA folders by name. `grammar_timeout_s` bounds compilation.
+    `layout` lays the model over ranks ("tp2", "cp2->tp2"; see `llm_engine.parallel.layout`); empty
+    for one.
     Raises: InvalidConfig when a value is out of bounds.
     """
 
@@ -39,7 +43,7 @@ class EngineConfig:
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32
-    prefill_chunk_tokens: int = 512
+    prefill_chunk_tokens: int | None = None
     kv_cache_bytes: int | None = None
     page_size: int = 16
     max_queued: int = 256
@@ -57,6 +61,7 @@ class EngineConfig:
     max_step_delay_s: float | None = None
     adapters: Mapping[str, str] = field(default_factory=dict[str, str])
     grammar_timeout_s: float = 5.0
+    layout: str = ""
 
     def __post_init__(self) -> None:
         """Refuse values that no model could be served with."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from kernels.dtypes import DTYPE_NAMES
 from kernels.ledger import Decision, Ledger, Rejection
 from kernels.spec import Tier
 from llm_engine.cache.groups import CacheLayout
@@ -17,7 +18,8 @@ from llm_engine.layers.bound_ops import BoundOps, bind_ops
 from llm_engine.layers.invariance import make_invariant
 from llm_engine.layers.native import NativeCache
 from llm_engine.layers.op_choice import OpSizes
-from llm_engine.layers.weight_form import choose_weights
+from llm_engine.layers.weight_form import PACKED, choose_weights
+from llm_engine.memory.chunk import ChunkChoice, choose_chunk
 from llm_engine.memory.ledger import MemoryLedger
 from llm_engine.memory.machine import MachineMemory, read_machine_memory
 from llm_engine.memory.solver import Capacity, CapacityQuestion, solve_capacity
@@ -30,10 +32,11 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class EngineDecisions:
-    """Memory, capacity and bound ops; the ledger says why."""
+    """Memory, capacity, chunk of a prompt and bound ops; the ledger says why."""
 
     capacity: Capacity
     layout: CacheLayout
+    chunk_tokens: int
     memory: MemoryLedger
     ops: BoundOps
     ledger: Ledger
@@ -60,9 +63,18 @@ def decide(
     if is_packed:
         bytes_per_token = NativeCache.bytes_per_token(model)
     layout = CacheLayout.single(page_tokens=config.page_size, bytes_per_token=bytes_per_token)
+    form = PACKED if is_packed else DTYPE_NAMES[dtype]
+    chunk = choose_chunk(
+        model,
+        asked=config.prefill_chunk_tokens,
+        form=form,
+        item_bytes=dtype.itemsize,
+        available_bytes=machine.available_bytes,
+    )
     memory = memory_ledger(
         config,
         model,
+        chunk_tokens=chunk.tokens,
         item_bytes=dtype.itemsize,
         weight_bytes=weight_bytes,
         total_bytes=machine.total_bytes,
@@ -70,21 +82,29 @@ def decide(
     capacity = solve_capacity(_question(config, model, layout, memory, machine))
     _check_preemption(config, layout, capacity)
     sizes = OpSizes(
-        chunk_tokens=config.prefill_chunk_tokens,
+        chunk_tokens=chunk.tokens,
         num_seqs=config.max_num_seqs,
         context=capacity.max_model_len,
         page_size=config.page_size,
     )
     ledger = Ledger()
-    ops = bind_ops(model, dtype, sizes, asked=config.kernels, ledger=ledger, is_native=is_packed)
+    ops = bind_ops(
+        model,
+        dtype,
+        sizes,
+        asked=config.kernels,
+        ledger=ledger,
+        is_native=is_packed,
+        has_ranks=bool(config.layout),
+    )
     if config.batch_invariant:
         ops = make_invariant(ops, config, model, dtype, ledger)
     ledger.record(weights)
-    for decision in _cache_decisions(config, layout, capacity, memory, machine):
+    for decision in _cache_decisions(config, layout, capacity, chunk, memory, machine):
         ledger.record(decision)
     if config.strict_floor is not None:
         ledger.require(Tier(config.strict_floor))
-    return EngineDecisions(capacity, layout, memory, ops, ledger)
+    return EngineDecisions(capacity, layout, chunk.tokens, memory, ops, ledger)
 
 
 def plan_hash(config: EngineConfig, capacity: Capacity, decisions: Sequence[Decision]) -> str:
@@ -140,6 +160,7 @@ def _cache_decisions(
     config: EngineConfig,
     layout: CacheLayout,
     capacity: Capacity,
+    chunk: ChunkChoice,
     memory: MemoryLedger,
     machine: MachineMemory,
 ) -> list[Decision]:
@@ -159,12 +180,14 @@ def _cache_decisions(
             *numbers,
         ),
     )
-    chunk = _decision(
+    asked_chunk = config.prefill_chunk_tokens
+    prompt_chunk = _decision(
         "memory",
         "prompt chunk",
-        f"{config.prefill_chunk_tokens} tokens",
-        asked=str(config.prefill_chunk_tokens),
-        reasons=("the step's workspace is sized for it",),
+        f"{chunk.tokens} tokens",
+        asked="auto" if asked_chunk is None else str(asked_chunk),
+        reasons=chunk.reasons,
+        rejected=tuple(Rejection(candidate=c, reasons=(why,)) for c, why in chunk.rejected),
     )
     page = _decision(
         "page",
@@ -173,7 +196,7 @@ def _cache_decisions(
         asked=str(config.page_size),
         reasons=("small pages let more of a prefix be reused",),
     )
-    return [size, chunk, page, _prefix_decision(config, layout)]
+    return [size, prompt_chunk, page, _prefix_decision(config, layout)]
 
 
 def _prefix_decision(config: EngineConfig, layout: CacheLayout) -> Decision:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 
 from llm_engine.answers.answers import Answers, Event
-from llm_engine.assembly import build_cache, build_keeper, build_scheduler
+from llm_engine.assembly import build_cache, build_keeper, build_runner, build_scheduler
 from llm_engine.cache.report import cache_counts, describe_cache
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide, plan_hash
@@ -21,9 +21,9 @@ from llm_engine.loader import LoadedModel, load_model
 from llm_engine.memory.ledger import MemoryLedger
 from llm_engine.memory.machine import MachineMemory, read_machine_memory
 from llm_engine.memory.workspace import STEP
-from llm_engine.models.tiled_head import TiledHead
+from llm_engine.parallel.commands import Ranks
+from llm_engine.parallel.seat import Seat
 from llm_engine.prompt import PreparedRequest, Preparer
-from llm_engine.runner import Runner
 from llm_engine.speculation.decision import decide_speculation, make_speculator
 from llm_engine.types import EngineStats, GenerationRequest
 from llm_engine.warm_up import measure_step
@@ -44,14 +44,19 @@ class LLMEngine:
         *,
         clock: Callable[[], float] = time.monotonic,
         read_memory: Callable[[], MachineMemory] = read_machine_memory,
+        seat: Seat | None = None,
     ) -> None:
         """Decide, then reserve the cache. Units: `clock` counts seconds.
 
+        `seat` is rank 0's among several ranks; `load` takes it.
+
         Raises: InvalidConfig, ImplUnavailable, StrictRefusal: see `llm_engine.decisions.decide`.
         """
+        if seat is not None:
+            read_memory = seat.memory_of(read_memory)
         decisions = decide(
             config,
-            loaded.model.config,
+            loaded.shape,
             loaded.dtype,
             is_quantised=loaded.is_packed,
             machine=read_memory(),
@@ -62,15 +67,20 @@ class LLMEngine:
         self.tokenizer = loaded.tokenizer
         self.ledger = decisions.ledger
         self.memory = decisions.memory
+        self._chunk_tokens = decisions.chunk_tokens
         self._clock = clock
         self._adapters = loaded.adapters
         if (adapters := loaded.adapters.decision()) is not None:
             self.ledger.record(adapters)
         self._cache = build_cache(config, decisions)
-        is_tiled = config.batch_invariant and not decisions.ops.is_native
-        model = TiledHead(loaded.model) if is_tiled else loaded.model
-        self._runner = Runner(model, self._cache, loaded.dtype, decisions.ops, loaded.adapters)
-        self._scheduler = build_scheduler(config, self._cache, self._runner.cache, self.ledger)
+        if seat is None:
+            self._runner = build_runner(config, loaded, self._cache, decisions)
+        else:
+            self._runner = seat.runner(config, decisions, self._cache)
+            for decision in seat.decisions(config):
+                self.ledger.record(decision)
+        self._expect = (lambda _: None) if seat is None else seat.ranks.expect
+        self._scheduler = build_scheduler(config, decisions, self._cache, self._runner.storage)
         self._keeper = build_keeper(config, self._cache, decisions, read_memory, clock)
         speculation = decide_speculation(
             config, can_take_back=not decisions.layout.has_state, ledger=self.ledger
@@ -98,13 +108,16 @@ class LLMEngine:
         self._num_steps = 0
 
     @classmethod
-    def load(cls, config: EngineConfig) -> Self:
-        """Find and read the model, then build the engine.
+    def load(cls, config: EngineConfig, *, ranks: Ranks | None = None) -> Self:
+        """Find and read the model, then build the engine; with a layout, as rank 0 of `ranks`.
 
         Raises: ModelNotFound, UnsupportedModel, InvalidConfig; ImplUnavailable and StrictRefusal
             before a weight is read.
         """
-        return cls(load_model(config), config)
+        if not config.layout:
+            return cls(load_model(config), config)
+        seat = Seat.take(config, ranks)
+        return cls(seat.share.loaded(), config, seat=seat)
 
     @property
     def has_work(self) -> bool:
@@ -147,7 +160,11 @@ class LLMEngine:
             self._scheduler.add(seq)
 
     def step(self) -> list[Event]:
-        """Compute one step and return what it produced, in order; nothing when there is no work."""
+        """Compute one step and return what it produced, in order; nothing when there is no work.
+
+        Raises: what exchanges with other ranks raise, before anything of the step has taken effect.
+        """
+        self.tend()
         started_s = self._clock()
         if self._scheduler.take_expired(started_s):
             self._answers.expire()
@@ -157,6 +174,7 @@ class LLMEngine:
         if not plan.chunks:
             return []
         self._num_steps += 1
+        self._expect(self._scheduler.step_time.trusted_s(plan.shape))
         logits_SV = self._runner.run(plan.chunks)
         events = [] if logits_SV is None else self._answers.advance(plan.chunks, logits_SV)
         for chunk in plan.chunks:
@@ -164,18 +182,18 @@ class LLMEngine:
             chunk.seq.draft_ids = ()
         self._free_ended()
         self._scheduler.step_time.observe(plan.shape, self._clock() - started_s)
-        self.tend()
         return events
 
     def tend(self) -> None:
         """Keep the cache's memory within what the machine can spare; cheap when it is not time."""
         if self._keeper is not None:
             self._keeper.tend()
+        self._runner.flush()
 
     def warm_up(self) -> MemoryLedger:
         """Measure the workspace of a full chunk while idle, in place of the formula's figure."""
         assert not self.has_work, "a warm-up needs an idle engine"
-        num_tokens = min(self.config.prefill_chunk_tokens, self.card.max_model_len)
+        num_tokens = min(self._chunk_tokens, self.card.max_model_len)
         measured = measure_step(self._cache, self._runner, num_tokens)
         if measured is not None:
             self.memory = self.memory.measured(STEP, measured)
@@ -224,6 +242,20 @@ class LLMEngine:
     def clear_cache(self) -> None:
         """Forget every prefix that no running request uses."""
         self._cache.clear()
+
+    def begin_anew(self) -> None:
+        """Compute all that runs again from its tokens so far, since the ranks' caches are lost.
+
+        The answers go on with the same tokens: none depends on when it was computed.
+        """
+        self._scheduler.begin_anew()
+
+    def rejoin(self) -> None:
+        """Meet ranks that were started in place of lost ones, while they load.
+
+        Raises: what the communicator raises where they are lost again.
+        """
+        self._runner.rejoin()
 
     def check_integrity(self) -> None:
         """Verify the cache, and that an idle engine holds nothing. Raises: AssertionError."""

@@ -27,7 +27,11 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to run, and what its files say about ending an answer."""
+    """A model ready to run, and what its files say about ending an answer.
+
+    Of a model over several ranks, `model` is this rank's share, `shape` the heads and layers that
+    its cache holds, and `num_parameters` counts the whole.
+    """
 
     model: CausalModel
     tokenizer: Tokenizer
@@ -36,6 +40,8 @@ class LoadedModel:
     dtype: torch.dtype
     facts: WeightFacts
     adapters: AdapterSet
+    shape: ModelConfig
+    num_parameters: int
     is_packed: bool = False
 
     @property
@@ -50,7 +56,7 @@ class LoadedModel:
             name=self.source.name,
             source=self.source.description,
             architecture=config.architecture,
-            num_parameters=self.model.num_parameters,
+            num_parameters=self.num_parameters,
             dtype=str(self.dtype).removeprefix("torch."),
             max_model_len=capacity.max_model_len,
             vocab_size=config.vocab_size,
@@ -85,20 +91,28 @@ def load_model(config: EngineConfig) -> LoadedModel:
         checkpoint = UnpackedCheckpoint(checkpoint)
     model = load_weights(checkpoint, dtype)
     adapters = AdapterSet.load(config.adapters, shape, dtype)
-    tokenizer = Tokenizer.load(source)
-    eos_token_ids = set(checkpoint.eos_token_ids)
-    if tokenizer.eos_token_id is not None:
-        eos_token_ids.add(tokenizer.eos_token_id)
+    tokenizer, eos_token_ids = load_tokenizer(source, checkpoint.eos_token_ids)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        eos_token_ids=frozenset(eos_token_ids),
+        eos_token_ids=eos_token_ids,
         source=source,
         dtype=dtype,
         facts=facts,
         adapters=adapters,
+        shape=shape,
+        num_parameters=model.num_parameters,
         is_packed=decisions.ops.is_native,
     )
+
+
+def load_tokenizer(
+    source: ModelSource, eos_token_ids: frozenset[int]
+) -> tuple[Tokenizer, frozenset[int]]:
+    """The tokenizer, and the tokens that end an answer by the model's files or by itself."""
+    tokenizer = Tokenizer.load(source)
+    own = set[int]() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
+    return tokenizer, eos_token_ids | own
 
 
 def open_checkpoint(source: ModelSource) -> Checkpoint:
@@ -118,6 +132,14 @@ def load_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> CausalModel:
     """
     config = ModelConfig.from_mapping(checkpoint.config)
     Parameters.of(config).check(checkpoint)
+    return read_tensors(config, checkpoint, dtype)
+
+
+def read_tensors(config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> CausalModel:
+    """The model of checked tensors; the files are closed.
+
+    Raises: UnsupportedModel if tensors are left over and would be ignored.
+    """
     with torch.inference_mode():
         model = model_class(config.architecture).load(config, checkpoint, dtype)
     left_over = [name for name in checkpoint.untaken() if not _is_redundant(name, config)]

@@ -4,9 +4,12 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
+from kernels.collectives.errors import CollectiveError, MismatchedCall
 from llm_engine.engine import LLMEngine
 from llm_engine.errors import EngineDead, InvalidRequest, LLMError, QueueFull
+from llm_engine.parallel.renewable import RenewableRanks
 from llm_engine.prompt import PreparedRequest
 from llm_engine.types import Finished, GenerationRequest, PromptScored, TextDelta
 
@@ -19,6 +22,7 @@ class _Cancelled:
 
 
 _Item = TextDelta | PromptScored | Finished | LLMError | _Cancelled
+T = TypeVar("T")
 Listener = Callable[[TextDelta | PromptScored | Finished | LLMError | None], None]
 
 
@@ -67,9 +71,14 @@ class EngineLoop:
     with `Finished`, an error, or its cancellation.
     """
 
-    def __init__(self, engine: LLMEngine) -> None:
-        """Take over an engine; nobody else may step it from now on."""
+    def __init__(self, engine: LLMEngine, ranks: RenewableRanks | None = None) -> None:
+        """Take over an engine; nobody else may step it from now on.
+
+        `ranks` are the other ranks of an engine over several: when they are lost they are
+        brought back, and what ran is computed again from its tokens so far.
+        """
         self.engine = engine
+        self._ranks = ranks
         self._changed = threading.Condition()
         self._inbox: list[PreparedRequest] = []
         self._cancels: list[RequestHandle] = []
@@ -139,8 +148,7 @@ class EngineLoop:
         cause = "it was stopped"
         try:
             while self._take_orders():
-                events = self.engine.step()
-                self._deliver(events)
+                self._deliver(self._guarded(self.engine.step) or [])
         except BaseException as error:
             cause = f"{type(error).__name__}: {error}"
             _LOG.exception("the engine loop died")
@@ -148,11 +156,27 @@ class EngineLoop:
         finally:
             self._end(cause)
 
+    def _guarded(self, work: Callable[[], T]) -> T | None:
+        """Do it; None when ranks were lost over it, and all that ran will be computed again."""
+        try:
+            return work()
+        except (CollectiveError, MismatchedCall) as error:
+            if self._ranks is None:
+                raise
+            self._begin_anew(self._ranks, error)
+            return None
+
+    def _begin_anew(self, ranks: RenewableRanks, error: Exception | None = None) -> None:
+        self.engine.begin_anew()
+        ranks.renew(self.engine.rejoin, error)
+
     def _take_orders(self) -> bool:
         """Wait for something to do, apply new requests and cancellations; false to stop."""
         is_checked = False
         while not self._wait(IDLE_S):
-            self.engine.tend()
+            if self._ranks is not None and self._ranks.is_broken:
+                self._begin_anew(self._ranks)
+            self._guarded(self.engine.tend)
             if not is_checked:
                 self.engine.check_integrity()
                 is_checked = True

@@ -3,17 +3,45 @@
 # N tokens in the step, S rows with logits, C channels, V vocabulary.
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.cache.kv_cache import KVCache
+from llm_engine.cache.storage import PageStorage
+from llm_engine.cache.tensor_storage import TensorStorage
 from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache
 from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.native import NativeAttend, NativeCache
 from llm_engine.layers.step import Attend, Step
 from llm_engine.models.base import CausalModel
 from llm_engine.sequence import Chunk
+
+
+class StepRunner(Protocol):
+    """What computes an engine's steps, alone or with other ranks."""
+
+    @property
+    def storage(self) -> PageStorage:
+        """The contents of the cache's pages."""
+        ...
+
+    def run(self, chunks: Sequence[Chunk]) -> torch.Tensor | None:
+        """Compute the chunks and store their keys and values.
+
+        Returns float32 logits (S, V), for the last `num_logits` rows of each chunk, in order;
+        None if there is no such row.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Let what was asked of the storage take effect everywhere, without a step."""
+        ...
+
+    def rejoin(self) -> None:
+        """Meet ranks that were started anew and load; all caches are empty then."""
+        ...
 
 
 class Runner:
@@ -37,14 +65,11 @@ class Runner:
             self.cache = NativeCache(model.config, pool.num_pages, pool.page_size)
         else:
             self.cache = PagedCache(model.config, pool.num_pages, pool.page_size, dtype)
+        self.storage: PageStorage = TensorStorage(self.cache.layers, self.cache.reservations)
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor | None:
-        """Compute the chunks and store their keys and values.
-
-        Returns float32 logits (S, V), for the last `num_logits` rows of each chunk, in order;
-        None if there is no such row.
-        """
+        """See `StepRunner`."""
         token_ids: list[int] = []
         rows: list[int] = []
         for chunk in chunks:
@@ -60,6 +85,12 @@ class Runner:
         if len(rows) < len(token_ids):
             hidden_NC = hidden_NC[rows]
         return self._model.logits(hidden_NC, self._ops)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def rejoin(self) -> None:
+        """There is nobody to meet."""
 
     def _attend(self, chunks: Sequence[Chunk]) -> Attend:
         spans = [self._span(chunk) for chunk in chunks]

@@ -102,6 +102,13 @@ class Scheduler:
         self.cache.release(seq)
         self._followers.wake(seq)
 
+    def begin_anew(self) -> None:
+        """Let all that run wait and be computed again from their tokens: the cache is lost."""
+        for seq in self.running:
+            seq.draft_ids = ()
+            self._drop_pages(seq)
+        self.cache.lose()
+
     def take_expired(self, now_s: float) -> list[Sequence]:
         """Sequences whose deadline has passed, each once; the caller removes them."""
         return self._deadlines.take_expired(now_s)
@@ -244,13 +251,20 @@ class Scheduler:
 
     def _preempt(self, seq: Sequence) -> None:
         self.num_preemptions += 1
-        self._stop(seq)
         policy = self._preemption
         if policy and policy.should_copy(seq.num_computed) and self.cache.swap_out(seq):
             self.num_copied_preemptions += 1
+            self._wait_again(seq)
         else:
-            self.cache.release(seq)
-            seq.num_computed = 0
+            self._drop_pages(seq)
+
+    def _drop_pages(self, seq: Sequence) -> None:
+        self.cache.release(seq)
+        seq.num_computed = 0
+        self._wait_again(seq)
+
+    def _wait_again(self, seq: Sequence) -> None:
+        self._stop(seq)
         self._followers.wake(seq)
         self._enqueue(seq)
 

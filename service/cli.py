@@ -17,6 +17,7 @@ COMMANDS = {
     "keys": ("service.commands.keys", "keys", "Make, list and revoke API keys."),
     "doctor": ("service.commands.doctor", "doctor", "Show this machine and what runs on it."),
     "plan": ("service.commands.plan", "plan", "Show what would serve a model, and why."),
+    "tune": ("service.commands.tune", "tune", "Measure how ranks of this machine talk fastest."),
     "version": ("service.commands.version", "version", "Show the version."),
 }
 EXIT_CODES = """\b

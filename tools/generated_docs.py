@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from llm_engine.plan.backtest.table import page_with_tables
 from service.cli import main as command_line
 from workers.settings import PREFIX, Settings
 
@@ -71,6 +72,7 @@ def main() -> int:
         "docs/settings.md": settings_page(),
         "docs/commands.md": command_page(),
         "docs/modules.md": module_page(),
+        "docs/planning.md": page_with_tables((ROOT / "docs" / "planning.md").read_text()),
     }
     stale = [
         name

@@ -1,4 +1,4 @@
-"""`python -m workers serve|llm|video|doctor|plan`: a deployment, a worker, or facts about them."""
+"""`python -m workers serve|llm|video|doctor|plan|tune`: a deployment, a worker, or their facts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 USAGE = """\
 usage: python -m workers serve|llm|video   (settings: LANEWISE_* variables)
-       python -m workers doctor|plan --help"""
+       python -m workers doctor|plan|tune --help"""
 EXIT_USAGE = 2
 
 
 def main(arguments: list[str]) -> int:
     """Run one role; the exit code: 0 done, 2 wrong usage, 3 refused, 4 no fit, 1 other."""
-    if arguments[:1] in (["doctor"], ["plan"]):
+    if arguments[:1] in (["doctor"], ["plan"], ["tune"]):
         return _explain(arguments[0], arguments[1:])
     if len(arguments) != 1 or arguments[0] not in {"serve", "llm", "video"}:
         print(USAGE, file=sys.stderr)
@@ -35,12 +35,16 @@ def main(arguments: list[str]) -> int:
 
 
 def _explain(command: str, arguments: list[str]) -> int:
-    """What would run where, and why; needs no settings."""
+    """What would run where, and why; no deployment is needed."""
     try:
         if command == "doctor":
             from workers.planning import doctor
 
             return doctor.main(arguments)
+        if command == "tune":
+            from workers.planning import tune
+
+            return tune.main(arguments)
         from workers.planning import plan
 
         return plan.main(arguments)

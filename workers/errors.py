@@ -2,6 +2,7 @@
 
 LanewiseError
 ├── NoWorker                  no living worker serves the model
+├── GroupLost                 the ranks of an engine cannot be brought together again
 └── StoreError                what the store refuses
     ├── NotFound              no such row, or a row of another key (never told apart)
     │   ├── JobNotFound
@@ -30,6 +31,10 @@ class NoWorker(LanewiseError):
         """Remember the model."""
         super().__init__(f"no worker serves the model {model!r} at the moment; try again later")
         self.model = model
+
+
+class GroupLost(LanewiseError):
+    """The ranks of an engine are gone and may not be started again; the message says why."""
 
 
 class StoreError(LanewiseError, ValueError):

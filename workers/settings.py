@@ -38,6 +38,9 @@ class Settings(BaseSettings):
     video_model: str = Field(default="motion-small", description="Video model; 'none' for none.")
     llm_devices: str = Field(default="", description="Device set such as 0-3 or 0,2; empty: CPU.")
     video_devices: str = Field(default="", description="Device set; may not overlap llm_devices.")
+    llm_layout: str = Field(
+        default="", description="LLM over ranks, such as tp2 or cp2->tp2; empty: one rank."
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="Precision of the language model."
     )
@@ -47,7 +50,9 @@ class Settings(BaseSettings):
     llm_max_model_len: int = Field(default=0, ge=0, description="Tokens a chat; 0: what fits.")
     llm_kv_cache_bytes: int = Field(default=0, ge=0, description="KV cache; 0: what fits.")
     llm_max_num_seqs: int = Field(default=32, ge=1, description="Answers computed at once.")
-    llm_prefill_chunk_tokens: int = Field(default=512, ge=1, description="Prompt tokens a step.")
+    llm_prefill_chunk_tokens: int = Field(
+        default=0, ge=0, description="Prompt tokens a step; 0: chosen for the model and machine."
+    )
     llm_max_step_delay_s: float = Field(
         default=0.0, ge=0, description="Most a prompt may delay a running answer; 0: unbounded."
     )

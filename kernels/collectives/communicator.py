@@ -17,7 +17,7 @@ from kernels.collectives.fabric import TRANSPORTS, Fabric, Transport, open_fabri
 from kernels.collectives.group import Group, open_root_store, store_of_epoch
 from kernels.collectives.lane import Handle
 from kernels.collectives.letters import Letters
-from kernels.collectives.reduction import piece_sizes
+from kernels.collectives.reduction import piece_sizes, warm_up
 from kernels.collectives.slots import SLOT_BYTES
 from kernels.errors import ShapeError
 from kernels.ledger import Ledger
@@ -40,6 +40,7 @@ def join(
     Raises: StaleEpoch for a rank of an older founding; RankStalled naming who did not come;
     MismatchedCall naming ranks with another table than this one's.
     """
+    warm_up()
     root_store = open_root_store(group)
     store = store_of_epoch(group, root_store)
     store.set(f"knowledge-{group.rank}", knowledge.digest)

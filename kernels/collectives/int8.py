@@ -15,8 +15,15 @@ from dataclasses import dataclass
 import torch
 
 from kernels.collectives.calls import Reduction
-from kernels.collectives.reduction import combine_into, cut, piece_sizes
-from kernels.ops.int8_wire import BLOCK_BYTES, Layout, decode, encode
+from kernels.collectives.codec import (
+    add_into,
+    decode_into,
+    empty_payload,
+    encode_into,
+    total_into,
+)
+from kernels.collectives.reduction import cut, extend
+from kernels.ops.int8_wire import Layout, decode, encode, layout_of
 
 Parts = Sequence[torch.Tensor]
 # Values at a time: long enough that a transfer hides the start of the next, short enough that the
@@ -68,6 +75,8 @@ class _Chunk:
         self._movers, self._pieces = movers, cut(x_N, movers.size)
         self._reduction: Reduction = reduction
         self._mine = len(self._pieces[movers.rank])
+        self._sent: list[torch.Tensor] = []
+        self._received: list[torch.Tensor] = []
         self._payloads: list[torch.Tensor] = []
 
     def run(self) -> None:
@@ -77,8 +86,12 @@ class _Chunk:
 
     def encode(self) -> None:
         """Every rank's share."""
-        self._sent = [_encode(piece_N).view(-1) for piece_N in self._pieces]
-        self._received = [_empty_payload(piece_N, self._mine) for piece_N in self._pieces]
+        self._sent = [_encoded(piece_N) for piece_N in self._pieces]
+        self._received = [
+            # What a rank gives itself stays where it is.
+            sent_B if rank == self._movers.rank else empty_payload(sent_B, self._mine)
+            for rank, sent_B in enumerate(self._sent)
+        ]
 
     def scatter(self) -> None:
         """Shares to their owners."""
@@ -86,9 +99,10 @@ class _Chunk:
 
     def total(self) -> None:
         """The owner's piece, added in the order of the ranks and encoded."""
-        total_N = _add(self._received, self._mine, self._reduction)
-        self._payloads = [_empty_payload(piece_N, len(piece_N)) for piece_N in self._pieces]
-        self._payloads[self._movers.rank].copy_(_encode(total_N).view(-1))
+        # What was sent is of no use any more, and its memory is mapped already.
+        self._payloads = self._sent
+        mine_B = self._payloads[self._movers.rank]
+        total_into(self._received, mine_B, self._mine, self._reduction)
 
     def gather(self) -> None:
         """All totals to all ranks."""
@@ -97,74 +111,62 @@ class _Chunk:
     def decode(self) -> None:
         """Every piece, this rank's own included."""
         for piece_N, payload_B in zip(self._pieces, self._payloads, strict=True):
-            piece_N.copy_(_decode(payload_B, len(piece_N), piece_N.dtype))
+            decode_into(payload_B, piece_N)
 
 
 def reduce_scatter(parts: Parts, out_N: torch.Tensor, reduction: Reduction, movers: Movers) -> None:
     """out = the total of parts[rank]; shares travel encoded, the total is rounded once."""
-    out_N.copy_(_owned_total(parts, reduction, movers))
+    sent = [_encoded(part_N) for part_N in parts]
+    received = [empty_payload(part_N, len(out_N)) for part_N in parts]
+    movers.all_to_all(sent, received)
+    total_N = torch.empty(len(out_N), device=out_N.device)
+    add_into(received, total_N, reduction)
+    out_N.copy_(total_N)
 
 
 def all_gather(parts: Parts, movers: Movers) -> None:
     """Fill every part, this rank's own included, with what all ranks decode."""
-    payloads = [_empty_payload(part_N, len(part_N)) for part_N in parts]
-    payloads[movers.rank].copy_(_encode(parts[movers.rank]).view(-1))
+    payloads = [empty_payload(part_N, len(part_N)) for part_N in parts]
+    encode_into(parts[movers.rank], payloads[movers.rank])
     movers.all_gather(payloads)
     for part_N, payload_B in zip(parts, payloads, strict=True):
-        part_N.copy_(_decode(payload_B, len(part_N), part_N.dtype))
+        decode_into(payload_B, part_N)
 
 
 def all_to_all(outgoing: Parts, incoming: Parts, movers: Movers) -> None:
     """incoming[j] is what rank j encoded of its outgoing[rank], this rank's own included."""
-    sent = [_encode(part_N).view(-1) for part_N in outgoing]
-    received = [_empty_payload(part_N, len(part_N)) for part_N in incoming]
+    sent = [_encoded(part_N) for part_N in outgoing]
+    received = [empty_payload(part_N, len(part_N)) for part_N in incoming]
     movers.all_to_all(sent, received)
     for part_N, payload_B in zip(incoming, received, strict=True):
-        part_N.copy_(_decode(payload_B, len(part_N), part_N.dtype))
+        decode_into(payload_B, part_N)
 
 
 def reference_all_reduce(
     shards: Sequence[torch.Tensor], reduction: Reduction = "sum", chunk: int = CHUNK
 ) -> list[torch.Tensor]:
-    """What every rank holds afterwards, from the shards of all, in one process."""
+    """What every rank holds afterwards, from the shards of all, in one process and plain torch."""
     size, dtype = len(shards), shards[0].dtype
     results: list[torch.Tensor] = []
     for chunks in zip(*(shard.split(chunk) for shard in shards), strict=True):
-        for index, count in enumerate(piece_sizes(len(chunks[0]), size)):
-            shares = [_encode(cut(chunk_N, size)[index]).view(-1) for chunk_N in chunks]
-            total_N = _add(shares, count, reduction)
-            results.append(_decode(_encode(total_N).view(-1), count, dtype))
+        for index in range(size):
+            pieces = [cut(chunk_N, size)[index] for chunk_N in chunks]
+            shares = [_round_trip(piece_N, torch.float32) for piece_N in pieces]
+            total_N = shares[0].clone()
+            for share_N in shares[1:]:
+                extend(total_N, share_N, reduction)
+            results.append(_round_trip(total_N, dtype))
     return [torch.cat(results) for _ in shards]
 
 
-def _owned_total(parts: Parts, reduction: Reduction, movers: Movers) -> torch.Tensor:
-    count = len(parts[movers.rank])
-    sent = [_encode(part_N).view(-1) for part_N in parts]
-    received = [_empty_payload(part_N, count) for part_N in parts]
-    movers.all_to_all(sent, received)
-    return _add(received, count, reduction)
+def _encoded(x_N: torch.Tensor) -> torch.Tensor:
+    payload_B = empty_payload(x_N, len(x_N))
+    encode_into(x_N, payload_B)
+    return payload_B
 
 
-def _add(payloads: Parts, count: int, reduction: Reduction) -> torch.Tensor:
-    """Shares decoded to float32 and added in their order."""
-    shares = [_decode(payload_B, count, torch.float32) for payload_B in payloads]
-    total_N = torch.empty(count, device=payloads[0].device)
-    combine_into(total_N, shares, reduction)
-    return total_N
-
-
-def _layout(count: int, dtype: torch.dtype) -> Layout:
-    return Layout(shape=(count,), dtype=dtype, axis=0, sizes=(count,))
-
-
-def _encode(x_N: torch.Tensor) -> torch.Tensor:
-    return encode(x_N, _layout(len(x_N), x_N.dtype))
-
-
-def _decode(payload_B: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
-    return decode(payload_B.view(-1, BLOCK_BYTES), _layout(count, dtype))
-
-
-def _empty_payload(like_N: torch.Tensor, count: int) -> torch.Tensor:
-    num_bytes = _layout(count, torch.float32).num_blocks * BLOCK_BYTES
-    return like_N.new_empty(num_bytes, dtype=torch.uint8)
+def _round_trip(x_N: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What receivers decode, by the op's reference."""
+    layout = layout_of(x_N)
+    decoded = Layout(shape=layout.shape, dtype=dtype, axis=0, sizes=layout.sizes)
+    return decode(encode(x_N, layout, impl="torch"), decoded, impl="torch")

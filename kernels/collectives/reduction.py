@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from kernels.collectives.calls import Reduction
+from kernels.native.library import build_problem
+from kernels.native.sums import FLOAT_KINDS, add_in_order
 
 # Elements at a time: the float32 sum of a block stays in the second-level cache.
 BLOCK = 1 << 16
@@ -17,10 +19,24 @@ def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype == torch.int64 else torch.float32
 
 
+def combine_twice(
+    out_N: torch.Tensor,
+    copy_N: torch.Tensor,
+    parts: Sequence[torch.Tensor],
+    reduction: Reduction,
+) -> None:
+    """`combine_into`, and the same values to `copy`, which may be one of the parts."""
+    if reduction == "sum" and is_native(out_N):
+        add_in_order(parts, out_N, copy_N)
+    else:
+        combine_into(out_N, parts, reduction)
+        copy_N.copy_(out_N)
+
+
 def combine_into(out_N: torch.Tensor, parts: Sequence[torch.Tensor], reduction: Reduction) -> None:
     """out = parts[0] + parts[1] + ... , in this order; or their maximum.
 
-    Shapes: every part and `out` (N,), of one dtype; `out` may be one of the parts.
+    Shapes: every part and `out` (N,), of one dtype, contiguous; `out` may be one of the parts.
     Numerics: ((p0 + p1) + p2) + ... in float32 and one rounding to the dtype; whole numbers in
     int64. Elements do not meet, so a cut message gives the same bits as a whole one.
     """
@@ -35,8 +51,20 @@ def combine_into(out_N: torch.Tensor, parts: Sequence[torch.Tensor], reduction: 
     elif len(parts) == 2:
         # torch adds low-precision pairs in float32 and rounds once: the same bits, one pass.
         torch.add(parts[0], parts[1], out=out_N)
+    elif is_native(out_N):
+        add_in_order(parts, out_N)
     else:
         _sum_blocks(out_N, parts)
+
+
+def warm_up() -> None:
+    """Build or load the native sums now, where no other rank waits for it."""
+    build_problem()
+
+
+def is_native(x_N: torch.Tensor) -> bool:
+    """Whether the native sums, which give the same bits, take these values."""
+    return x_N.device.type == "cpu" and x_N.dtype in FLOAT_KINDS and build_problem() is None
 
 
 def _sum_blocks(out_N: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:

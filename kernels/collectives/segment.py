@@ -5,8 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import platform
-import tempfile
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -14,7 +12,6 @@ import torch.distributed as dist
 from kernels.collectives.errors import CollectiveError
 from kernels.collectives.group import Group
 
-_FOLDER = Path("/dev/shm")
 PAGE_BYTES = 4096
 
 
@@ -31,33 +28,40 @@ def unmet_memory_order() -> str | None:
 
 
 class Segment:
-    """A mapping of `size_bytes` that the group shares and that no file name outlives.
+    """A mapping of `size_bytes` that the group shares and that never has a name in a folder.
 
-    Rank 0 creates a file, everyone maps it, and its name is removed once all have: a group that
-    is killed leaves nothing behind.
-    Raises: CollectiveError when there is no room for it.
+    Rank 0 creates it and keeps it open until everyone has mapped it, under its descriptor: however
+    a group ends, nothing is left behind, and no folder's size limits it.
+    Raises: CollectiveError when there is no room for it, or rank 0 is gone.
     """
 
     def __init__(self, group: Group, store: dist.Store, name: str, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self._path: Path | None = None
+        self._descriptor: int | None = None
         if group.rank == 0:
-            descriptor, path = _create(size_bytes)
-            self._path = path
-            store.set(f"segment-{name}", str(path))
-        else:
-            path = Path(store.get(f"segment-{name}").decode())
+            descriptor = self._descriptor = _create(name, size_bytes)
+            store.set(f"segment-{name}", f"/proc/{os.getpid()}/fd/{descriptor}")
+            self._map = mmap.mmap(descriptor, size_bytes)
+            return
+        path = store.get(f"segment-{name}").decode()
+        try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise CollectiveError(
+                f"rank {group.rank} cannot open the memory of rank 0, {path}: {error.strerror}. "
+                "Ranks of one user on one host share it while rank 0 lives",
+                (0,),
+            ) from error
         try:
             self._map = mmap.mmap(descriptor, size_bytes)
         finally:
             os.close(descriptor)
 
     def forget_name(self) -> None:
-        """Remove the file's name; call once every rank has mapped it."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-            self._path = None
+        """Close what others open it by; call once every rank has mapped it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def cells(self, offset: int, count: int) -> memoryview:
         """`count` signed 8-byte cells from a byte offset that 8 divides."""
@@ -68,22 +72,18 @@ class Segment:
         return torch.frombuffer(self._map, dtype=torch.uint8, count=size_bytes, offset=offset)
 
 
-def _create(size_bytes: int) -> tuple[int, Path]:
-    folder = _FOLDER if os.access(_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
-    free_bytes = _free_bytes(folder)
-    if size_bytes > free_bytes:
+def _create(name: str, size_bytes: int) -> int:
+    descriptor = os.memfd_create(f"lanewise-{name}")
+    try:
+        # Taken now: memory that is missing later ends a process without a word.
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError as error:
+        os.close(descriptor)
         raise CollectiveError(
-            f"{folder} has {free_bytes} bytes free, the group's shared memory needs {size_bytes}: "
-            "make room there, or use smaller slots"
-        )
-    descriptor, name = tempfile.mkstemp(prefix="lanewise-", dir=folder)
-    os.ftruncate(descriptor, size_bytes)
-    return descriptor, Path(name)
-
-
-def _free_bytes(folder: Path) -> int:
-    stats = os.statvfs(folder)
-    return stats.f_bavail * stats.f_frsize
+            f"no room for {size_bytes} bytes of shared memory: {error.strerror}. Free memory, or "
+            "use smaller slots"
+        ) from error
+    return descriptor
 
 
 def aligned(offset: int) -> int:

@@ -1,9 +1,9 @@
 """Operations through slots that all ranks read: one-shot, two-shot and their parts.
 
-Every rank has an input slot of two turns and a result slot. Values of a round go to the input
-slot, a step of the board makes them visible, and each rank reads what it needs. Two turns are
-enough: whoever writes turn t again has passed a step that all reached after they had read it.
-The result slot needs one: it is written after a step that all reach after reading it.
+Every rank has an input slot and a result slot of two turns each. Values of a round go to the input
+slot, a step of the board makes them visible, and each rank reads what it needs before its next
+step. Two turns are enough: whoever writes turn t again has passed a step that all reached after
+they had read it, for between two writes of inputs, and of results, there always is a step.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import torch.distributed as dist
 
 from kernels.collectives.board import Board, meet
 from kernels.collectives.calls import Reduction
-from kernels.collectives.reduction import combine_into, cut
+from kernels.collectives.reduction import combine_into, combine_twice, cut
 from kernels.collectives.segment import Segment
 
-# A round's slots stay in the caches of the ranks that write and read them.
-SLOT_BYTES = 1 << 20
-_TURNS = 3
-_RESULT = 2
+# A short round stays in the caches; a long one has fewer steps, each of which waits for ranks that
+# may not be running. 8 MiB on two busy cores took a third less time with 2 MiB than with 1 MiB.
+SLOT_BYTES = 2 << 20
+_TURNS = 4
+_RESULTS = 2
 _ALIGNED_BYTES = 64
 
 
@@ -44,6 +45,7 @@ class Slots:
         ]
         self._views: dict[torch.dtype, list[list[torch.Tensor]]] = {}
         self._turn = 0
+        self._result_turn = 0
 
     def one_shot(self, x_N: torch.Tensor, reduction: Reduction) -> None:
         """Everyone publishes all of x, everyone adds all: one step, N reads."""
@@ -57,18 +59,29 @@ class Slots:
             combine_into(part_N, parts, reduction)
 
     def two_shot(self, x_N: torch.Tensor, reduction: Reduction) -> None:
-        """Everyone adds its own piece of all and publishes it: two steps, 2 (N-1)/N reads."""
+        """Everyone adds its own piece of all and publishes it: 2 (N-1)/N reads.
+
+        Between two steps a rank takes the results of one round, adds up the next and publishes
+        the one after it, so n rounds take n + 1 steps.
+        """
         stride = self._capacity(x_N.dtype, self._size)
         capacity = stride * self._size
-        for part_N in (x_N,) if x_N.numel() <= capacity else x_N.split(capacity):
-            pieces = cut(part_N, self._size)
-            self._publish_for_others(pieces, stride)
-            results = self._typed(x_N.dtype)[_RESULT]
-            result = results[self._rank][: len(pieces[self._rank])]
-            self._combine_mine(result, pieces[self._rank], stride, reduction)
+        chunks = (x_N,) if x_N.numel() <= capacity else x_N.split(capacity)
+        rounds = [cut(chunk_N, self._size) for chunk_N in chunks]
+        inputs = self._publish(rounds[0], stride)
+        taken: list[torch.Tensor] = []
+        for index, pieces in enumerate(rounds):
             self._board.step("all_reduce")
-            for rank, piece_N in enumerate(pieces):
-                piece_N.copy_(results[rank][: len(piece_N)])
+            if index:
+                self._take(rounds[index - 1], taken)
+            taken = self._next_results(x_N.dtype)
+            mine_N = pieces[self._rank]
+            result_N = taken[self._rank][: len(mine_N)]
+            combine_twice(result_N, mine_N, self._parts(inputs, mine_N, stride), reduction)
+            if index + 1 < len(rounds):
+                inputs = self._publish(rounds[index + 1], stride)
+        self._board.step("all_reduce")
+        self._take(rounds[-1], taken)
 
     def reduce_scatter(
         self, parts: Sequence[torch.Tensor], out_N: torch.Tensor, reduction: Reduction
@@ -77,9 +90,10 @@ class Slots:
         stride = self._capacity(out_N.dtype, self._size)
         for begin in range(0, max(map(len, parts)), stride):
             pieces = [part_N[begin : begin + stride] for part_N in parts]
-            self._publish_for_others(pieces, stride)
-            mine = out_N[begin : begin + stride]
-            self._combine_mine(mine, pieces[self._rank], stride, reduction)
+            inputs = self._publish(pieces, stride)
+            self._board.step("reduce_scatter")
+            found = self._parts(inputs, pieces[self._rank], stride)
+            combine_into(out_N[begin : begin + stride], found, reduction)
 
     def all_gather(self, parts: Sequence[torch.Tensor]) -> None:
         """Fill every part from its rank; parts[rank] is this rank's own."""
@@ -103,7 +117,8 @@ class Slots:
         stride = self._capacity(outgoing[0].dtype, self._size)
         for begin in range(0, longest, stride):
             pieces = [part_N[begin : begin + stride] for part_N in outgoing]
-            slots = self._publish_for_others(pieces, stride)
+            slots = self._publish(pieces, stride)
+            self._board.step("all_to_all")
             for rank in self._others:
                 target = incoming[rank][begin : begin + stride]
                 at = self._rank * stride
@@ -138,7 +153,11 @@ class Slots:
 
     def _next_inputs(self, dtype: torch.dtype) -> list[torch.Tensor]:
         self._turn = 1 - self._turn
-        return list(self._typed(dtype)[self._turn])
+        return self._typed(dtype)[self._turn]
+
+    def _next_results(self, dtype: torch.dtype) -> list[torch.Tensor]:
+        self._result_turn = 1 - self._result_turn
+        return self._typed(dtype)[_RESULTS + self._result_turn]
 
     def _typed(self, dtype: torch.dtype) -> list[list[torch.Tensor]]:
         """Every rank's slot of each turn, in a dtype; views cost more than a small copy."""
@@ -148,21 +167,24 @@ class Slots:
             ]
         return self._views[dtype]
 
-    def _publish_for_others(
-        self, pieces: Sequence[torch.Tensor], stride: int
-    ) -> list[torch.Tensor]:
+    def _publish(self, pieces: Sequence[torch.Tensor], stride: int) -> list[torch.Tensor]:
+        """Write the others' pieces to this rank's slot; all ranks' slots of this turn."""
         slots = self._next_inputs(pieces[0].dtype)
         mine = slots[self._rank]
         for rank in self._others:
             mine[rank * stride :][: len(pieces[rank])].copy_(pieces[rank])
-        self._board.step("exchange of pieces")
-        self._inputs = slots
         return slots
 
-    def _combine_mine(
-        self, out_N: torch.Tensor, mine_N: torch.Tensor, stride: int, reduction: Reduction
-    ) -> None:
+    def _parts(
+        self, slots: Sequence[torch.Tensor], mine_N: torch.Tensor, stride: int
+    ) -> list[torch.Tensor]:
+        """This rank's piece as every rank holds it."""
         at = self._rank * stride
-        parts = [slot[at : at + len(mine_N)] for slot in self._inputs]
+        parts = [slot[at : at + len(mine_N)] for slot in slots]
         parts[self._rank] = mine_N
-        combine_into(out_N, parts, reduction)
+        return parts
+
+    def _take(self, pieces: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        """Copy what the others have added up."""
+        for rank in self._others:
+            pieces[rank].copy_(results[rank][: len(pieces[rank])])

@@ -208,6 +208,12 @@ class KVCache:
                 pass
         self.host.resize(capacity_bytes)
 
+    def lose(self) -> None:
+        """Forget everything, copies too: what lay in the memory is gone. No sequence may run."""
+        assert not self._holdings, "a running sequence still holds pages"
+        self._swaps.clear()
+        self.clear()
+
     def check_integrity(self) -> None:
         """Verify pages, tree, users and host tier. Raises: AssertionError naming what is wrong."""
         for pool in self.pools:

@@ -56,6 +56,11 @@ class Swaps:
         if saved is not None:
             self._host.drop(saved[0])
 
+    def clear(self) -> None:
+        """Forget every sequence: each is computed again."""
+        for seq_id in list(self._saved):
+            self.drop(seq_id)
+
     def _num_used(self, group: int, seq: ScheduledSequence) -> int:
         return -(-seq.num_computed // self._layout.groups[group].page_tokens)
 

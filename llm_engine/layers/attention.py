@@ -6,7 +6,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any, Protocol
 
 import torch
@@ -78,7 +78,7 @@ class AttentionOps(Protocol):
 class PagedAttention:
     """One step's attention: built once from its spans, then called for each layer.
 
-    Spans of one token must come first.
+    The leading spans of one token are decoded together; a later one counts as a chunk.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class PagedAttention:
         self._scale = cache.head_dim**-0.5
         slots = [slot for span in spans for slot in self._slots(span)]
         self._insertion = Insertion(slots=torch.tensor(slots, dtype=torch.int64))
-        decodes = [span for span in spans if span.num_tokens == 1]
-        chunks = [span for span in spans if span.num_tokens > 1]
+        decodes = list(takewhile(lambda span: span.num_tokens == 1, spans))
+        chunks = spans[len(decodes) :]
         self._num_decodes = len(decodes)
         self._decode_pages = self._pages(decodes) if decodes else None
         self._single: SingleDecode | None = None
@@ -117,10 +117,26 @@ class PagedAttention:
         v_NKD: torch.Tensor,
     ) -> torch.Tensor:
         """Turn, store, then attend; see `llm_engine.layers.step.Attend`."""
+        return self.attend(layer, self.store(layer, q_NHD, k_NKD, v_NKD))
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """Where the step's keys and values lie in a layer's cache, page after page."""
+        return self._insertion.slots
+
+    def store(
+        self, layer: int, q_NHD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor
+    ) -> torch.Tensor:
+        """Turn queries and keys, and store the keys and values; returns the queries (N, H, D)."""
         cache_PZ2KD = self._layers[layer]
         q_NHD, _, _ = self._ops.rotary_insert(
             q_NHD, k_NKD, v_NKD, cache_PZ2KD, rotation=self._rotation, insertion=self._insertion
         )
+        return q_NHD
+
+    def attend(self, layer: int, q_NHD: torch.Tensor) -> torch.Tensor:
+        """Attention of turned queries over what is stored. Shapes: q and result (N, H, D)."""
+        cache_PZ2KD = self._layers[layer]
         if self._single is not None and self._chunk_pages is None:
             return self._single(q_NHD, cache_PZ2KD)
         outputs: list[torch.Tensor] = []

@@ -60,6 +60,11 @@ class DecoderLayer:
     attention: AttentionBlock
     mlp: MlpBlock
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of both blocks."""
+        return self.attention.num_parameters + self.mlp.num_parameters
+
 
 class Blocks(Protocol):
     """What computes the two blocks; x may be changed in place."""
@@ -94,6 +99,25 @@ class TorchBlocks:
         self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """Shapes: x and result (N, C). Stores the step's keys and values on the way."""
+        return x_NC + self.attention_update(layer, block, x_NC, step)
+
+    def mlp_block(
+        self, layer: int, block: MlpBlock, x_NC: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """Shapes: x and result (N, C)."""
+        return x_NC + self.mlp_update(layer, block, x_NC, step)
+
+    def attention_update(
+        self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """What the block adds to x, owned by the caller. Shapes: x and result (N, C)."""
+        o_NHD = step.attend(layer, *self.heads(layer, block, x_NC, step))
+        return self.output(layer, block, o_NHD, step)
+
+    def heads(
+        self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values, not turned. Shapes: (N, H, D), (N, K, D), (N, K, D)."""
         h_NC, _, _ = self._rms_norm(x_NC, block.norm, eps=self._eps)
         fused_NX = _apply(block.qkv, h_NC, step, layer, "qkv")
         # Neighbouring views: the keys follow the queries, so that one rotation covers both.
@@ -101,17 +125,22 @@ class TorchBlocks:
         q_NHD, k_NKD, v_NKD = heads_NXD.split_with_sizes(self._heads, 1)
         if block.q_norm is not None and block.k_norm is not None:
             q_NHD, k_NKD = self._normed_heads(heads_NXD, block.q_norm, block.k_norm)
-        o_NHD = step.attend(layer, q_NHD, k_NKD, v_NKD)
-        return x_NC + _apply(block.out, o_NHD.flatten(1), step, layer, "out")
+        return q_NHD, k_NKD, v_NKD
 
-    def mlp_block(
+    def output(
+        self, layer: int, block: AttentionBlock, o_NHD: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """The map behind attention. Shapes: o (N, H, D); result (N, C)."""
+        return _apply(block.out, o_NHD.flatten(1), step, layer, "out")
+
+    def mlp_update(
         self, layer: int, block: MlpBlock, x_NC: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        """Shapes: x and result (N, C)."""
+        """What the block adds to x, owned by the caller. Shapes: x and result (N, C)."""
         h_NC, _, _ = self._rms_norm(x_NC, block.norm, eps=self._eps)
         gate_up_N2I = _apply(block.gate_up, h_NC, step, layer, "gate_up")
         activated_NI, _ = self._swiglu(gate_up_N2I)
-        return x_NC + _apply(block.down, activated_NI, step, layer, "down")
+        return _apply(block.down, activated_NI, step, layer, "down")
 
     def _normed_heads(
         self, heads_NXD: torch.Tensor, q_norm_D: torch.Tensor, k_norm_D: torch.Tensor

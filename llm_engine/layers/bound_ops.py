@@ -19,6 +19,8 @@ from llm_engine.layers.blocks import (
     MlpBlock,
     TorchBlocks,
 )
+from llm_engine.layers.embedding import Embedding
+from llm_engine.layers.experts import MoeBlock, apply_experts
 from llm_engine.layers.linear import Linear
 from llm_engine.layers.native import NativeBlocks, normed_product
 from llm_engine.layers.op_choice import (
@@ -40,6 +42,8 @@ BLOCKS = ("attention_block", "mlp_block")
 # With packed weights keys and values lie in the native kernels' own layout.
 _OPS_OF_TORCH_CACHE = ("rotary_insert", "paged_prefill", "paged_decode")
 _COMPOSED = ("rms_norm", "swiglu", "rotary_insert", "paged_prefill", "paged_decode", "gemm")
+_COMPOSED_REASON = "composed of the ops above"
+_COMPOSED_OVER_RANKS = "composed of the ops above: its sum over ranks is exchanged, then added"
 STACK_REASON = (
     "all layers of a step without adapters run in one native call, the same bits as block by block"
 )
@@ -68,8 +72,29 @@ class BoundOps:
     attention_block: Callable[[int, AttentionBlock, torch.Tensor, Step], torch.Tensor]
     mlp_block: Callable[[int, MlpBlock, torch.Tensor, Step], torch.Tensor]
     decisions: tuple[Decision, ...]
+    eps: float
     moe_router: Op | None = None
     native_stack: Callable[[Sequence[DecoderLayer], torch.Tensor, Step], torch.Tensor] | None = None
+
+    def embed(self, embedding: Embedding, token_ids_N: torch.Tensor) -> torch.Tensor:
+        """The rows of the embedding. Shapes: ids (N,); result (N, C)."""
+        return embedding(token_ids_N)
+
+    def moe_block(
+        self, layer: int, block: MoeBlock, x_NC: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """Shapes: x and result (N, C)."""
+        del layer, step  # the same in every layer and step
+        h_NC, ids_Nk, weights_Nk = self.route(block, x_NC)
+        return x_NC + apply_experts(block.experts, h_NC, ids_Nk, weights_Nk, self.swiglu)
+
+    def route(
+        self, block: MoeBlock, x_NC: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What the experts are given: norm(x) (N, C), their ids and weights (N, k)."""
+        assert self.moe_router is not None, "the ops were bound for a model without experts"
+        h_NC, _, _ = self.rms_norm(x_NC, block.norm, eps=self.eps)
+        return h_NC, *self.moe_router(block.router(h_NC), block.routing)
 
     def stack(self, layers: Sequence[DecoderLayer], x_NC: torch.Tensor, step: Step) -> torch.Tensor:
         """All layers of a model: one call where both blocks are native, else block by block.
@@ -106,10 +131,12 @@ def bind_ops(
     asked: Mapping[str, str],
     ledger: Ledger,
     is_native: bool = False,
+    has_ranks: bool = False,
 ) -> BoundOps:
     """Choose each op for the model's shapes on the CPU, record why, and import what was chosen.
 
-    `asked` names implementations by op; a request is met or refused, never replaced.
+    `asked` names implementations by op; a request is met or refused, never replaced. With
+    `has_ranks` blocks are composed, since their sums are exchanged before they are added.
     Raises: InvalidConfig for an op that the engine does not run; ImplUnavailable.
     """
     cases = op_cases(config, DTYPE_NAMES[dtype], sizes)
@@ -139,7 +166,9 @@ def bind_ops(
     composed = TorchBlocks(config, functions["rms_norm"], functions["swiglu"])
     blocks = {
         decision.what: decision
-        for decision in _blocks(config, sizes, decisions, asked, is_native=is_native)
+        for decision in _blocks(
+            config, sizes, decisions, asked, is_native=is_native, has_ranks=has_ranks
+        )
     }
     decisions += [ledger.record(decision) for decision in blocks.values()]
     native = NativeBlocks(config, sizes.page_size, composed) if is_native else None
@@ -153,6 +182,7 @@ def bind_ops(
         ).attention_block,
         mlp_block=_chosen(blocks, "mlp_block", native or composed, composed).mlp_block,
         decisions=tuple(decisions),
+        eps=config.rms_eps,
         native_stack=native.stack if native is not None and is_whole else None,
     )
 
@@ -164,6 +194,7 @@ def _blocks(
     asked: Mapping[str, str],
     *,
     is_native: bool,
+    has_ranks: bool,
 ) -> list[Decision]:
     """Each block: one native call, or the engine's composition, as good as its weakest part."""
     cases = block_cases(
@@ -172,9 +203,14 @@ def _blocks(
     found: list[Decision] = []
     for name, case in cases.items():
         name_asked = asked.get(name, AUTO)
+        if has_ranks and name_asked not in (AUTO, ENGINE):
+            raise InvalidConfig(
+                f"kernels asks for {name}={name_asked}, but over ranks a block's sum is exchanged "
+                f"before it is added: ask for {AUTO!r} or {ENGINE!r}"
+            )
         spec = op_spec(name)
         decision = choose_op(spec, case, "torch" if name_asked == ENGINE else name_asked)
-        if decision.chosen != NATIVE:
+        if decision.chosen != NATIVE or has_ranks:
             tiers = [part.tier for part in parts if part.what in _COMPOSED]
             lowest = next((t for t in tiers if t is Tier.GENERIC), Tier.FUSED)
             decision = replace(
@@ -182,7 +218,7 @@ def _blocks(
                 asked=name_asked,
                 chosen=ENGINE,
                 tier=lowest,
-                reasons=("composed of the ops above",),
+                reasons=(_COMPOSED_OVER_RANKS if has_ranks else _COMPOSED_REASON,),
                 evidence="run on CPU; answers compared with transformers",
             )
         found.append(decision)

@@ -18,6 +18,7 @@ class Embedding:
 
     weight: torch.Tensor | None
     head: Linear | None = None
+    keeps_rows: bool = False
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> Self:
@@ -28,7 +29,8 @@ class Embedding:
         blocks = checkpoint.take_packed(f"{name}.weight")
         if blocks is not None:
             return cls(None, Linear.pack(stack_quantised([blocks])))
-        return cls(checkpoint.take(f"{name}.weight").to(dtype))
+        weight = checkpoint.take(f"{name}.weight").to(dtype)
+        return cls(weight, keeps_rows=checkpoint.keeps_rows)
 
     def __call__(self, token_ids_N: torch.Tensor) -> torch.Tensor:
         """Shapes: ids (N,); result (N, C)."""
@@ -42,7 +44,7 @@ class Embedding:
         if self.head is not None:
             return self.head
         assert self.weight is not None
-        return Linear.build(self.weight)
+        return Linear.build(self.weight, keeps_rows=self.keeps_rows)
 
     @property
     def num_parameters(self) -> int:

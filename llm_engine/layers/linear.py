@@ -32,10 +32,13 @@ class Linear:
     packed: PackedMatrix | None = None
 
     @classmethod
-    def build(cls, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Self:
-        """Choose the layout for this weight's dtype and device."""
+    def build(
+        cls, weight: torch.Tensor, bias: torch.Tensor | None = None, *, keeps_rows: bool = False
+    ) -> Self:
+        """Choose the layout for this weight's dtype and device, unless slices will be taken."""
         num_parameters = weight.numel() + (0 if bias is None else bias.numel())
-        is_packed = can_pack(weight)
+        # oneDNN divides by the number of rows, of which a rank may have none.
+        is_packed = can_pack(weight) and not keeps_rows and weight.numel() > 0
         if is_packed:
             reorder = cast(Any, torch.ops.mkldnn)._reorder_linear_weight
             weight = reorder(weight.contiguous(), _PACKED_FOR_ROWS)
@@ -104,7 +107,8 @@ def load_fused_linear(checkpoint: Checkpoint, names: Sequence[str], dtype: torch
     if len(quantised) == len(weights):
         return Linear.pack(stack_quantised(quantised), bias)
     plain = [w.dequantised() if isinstance(w, BlockWeights) else w for w in weights]
-    return Linear.build(_stack([weight.to(dtype) for weight in plain]), bias)
+    stacked = _stack([weight.to(dtype) for weight in plain])
+    return Linear.build(stacked, bias, keeps_rows=checkpoint.keeps_rows)
 
 
 def stack_quantised(parts: Sequence[BlockWeights]) -> QuantisedMatrix:

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 import torch
 
 from kernels.native.library import pool
-from kernels.ops.attention_block.native import HeadShape, NativeAttentionBlock, attend
+from kernels.ops.attention_block.native import (
+    CACHE_DTYPE,
+    SCALE_WORDS,
+    HeadShape,
+    NativeAttentionBlock,
+    attend,
+)
 from kernels.ops.attention_block.step import PagedStep, TurnTable
 from kernels.ops.mlp_block.native import NativeMlpBlock
 from kernels.ops.mlp_block.stack import NativeStack
@@ -21,11 +27,12 @@ from llm_engine.layers.step import Step
 from llm_engine.memory.lazy_tensor import LazyTensor
 from llm_engine.model_config import ModelConfig
 
-CACHE_DTYPE = torch.float16
-
 
 class NativeCache:
-    """Keys and values of all layers in float16: a layer is (P, K, 2, D Z), keys transposed."""
+    """Keys and values of all layers, as integers with a scale a token and head: 14 bits each.
+
+    Shapes: a layer is (P, K, 2, (D + 2) Z), in words of 16 bits.
+    """
 
     def __init__(self, config: ModelConfig, num_pages: int, page_size: int) -> None:
         """Reserve all pages, zeroed: masked positions must hold finite numbers."""
@@ -38,7 +45,8 @@ class NativeCache:
     @staticmethod
     def bytes_per_token(config: ModelConfig) -> int:
         """Bytes that one token takes in all layers."""
-        per_layer = 2 * config.num_kv_heads * config.head_dim * CACHE_DTYPE.itemsize
+        words = config.head_dim + SCALE_WORDS
+        per_layer = 2 * config.num_kv_heads * words * CACHE_DTYPE.itemsize
         return config.num_layers * per_layer
 
 

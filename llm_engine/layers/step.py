@@ -18,6 +18,7 @@ class Attend(Protocol):
         q_NHD: torch.Tensor,
         k_NKD: torch.Tensor,
         v_NKD: torch.Tensor,
+        /,
     ) -> torch.Tensor:
         """Turn queries and keys, store the new keys and values of a layer, then attend.
 

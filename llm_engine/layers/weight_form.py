@@ -30,7 +30,8 @@ def choose_weights(
     blocks = _blocks(config, model)
     problems: list[str] = []
     if not is_quantised:
-        problems.append("the files do not hold every linear map in a quantised form that packs")
+        over = f" that layout {config.layout} leaves packed" if config.layout else " that packs"
+        problems.append(f"the files do not hold every linear map in a quantised form{over}")
     if config.dtype != "auto":
         problems.append(f"dtype is {config.dtype}: an explicit dtype means unpacked weights")
     problems += [

@@ -15,12 +15,13 @@ def memory_ledger(
     config: EngineConfig,
     model: ModelConfig,
     *,
+    chunk_tokens: int,
     item_bytes: int,
     weight_bytes: int,
     total_bytes: int,
 ) -> MemoryLedger:
     """The parts of an engine on a machine of `total_bytes`. `weight_bytes` 0: they are in place."""
-    chunk = config.prefill_chunk_tokens + config.max_num_seqs
+    chunk = chunk_tokens + config.max_num_seqs
     rows = config.max_num_seqs * (1 if config.speculation == "off" else 1 + config.max_draft_tokens)
     sampler = rows * model.vocab_size * _LOGIT_BYTES * _LOGIT_COPIES
     return MemoryLedger.of(

@@ -6,7 +6,7 @@ from typing import Protocol, Self
 
 import torch
 
-from llm_engine.layers.bound_ops import BoundOps
+from llm_engine.layers.model_ops import ModelOps
 from llm_engine.layers.rotary import Rotary
 from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig
@@ -29,10 +29,10 @@ class CausalModel(Protocol):
         """Parameters, a tied embedding counted once."""
         ...
 
-    def hidden(self, step: Step, ops: BoundOps) -> torch.Tensor:
+    def hidden(self, step: Step, ops: ModelOps) -> torch.Tensor:
         """Final hidden states (N, C), not normalised yet."""
         ...
 
-    def logits(self, hidden_SC: torch.Tensor, ops: BoundOps) -> torch.Tensor:
+    def logits(self, hidden_SC: torch.Tensor, ops: ModelOps) -> torch.Tensor:
         """Normalise the chosen rows and project them: float32 logits (S, V)."""
         ...

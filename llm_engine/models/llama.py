@@ -10,70 +10,46 @@ from typing import Self
 import torch
 
 from llm_engine.layers.blocks import AttentionBlock, DecoderLayer, MlpBlock
-from llm_engine.layers.bound_ops import BoundOps
-from llm_engine.layers.embedding import Embedding
-from llm_engine.layers.linear import Linear, load_fused_linear
-from llm_engine.layers.rotary import Rotary
+from llm_engine.layers.linear import load_fused_linear
+from llm_engine.layers.model_ops import ModelOps
 from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig
+from llm_engine.models.ends import Ends
 from llm_engine.weights.checkpoint import Checkpoint
 
 
 class LlamaModel:
     """The weights of a Llama model and its forward pass."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        embedding: Embedding,
-        layers: list[DecoderLayer],
-        final_norm_C: torch.Tensor,
-        head: Linear,
-        rotary: Rotary,
-    ) -> None:
-        """Keep the weights; a tied `head` is the embedding's."""
+    def __init__(self, config: ModelConfig, layers: list[DecoderLayer], ends: Ends) -> None:
+        """Keep the weights."""
         self.config = config
-        self.rotary = rotary
-        self._embedding = embedding
+        self.rotary = ends.rotary
         self._layers = layers
-        self._final_norm_C = final_norm_C
-        self._head = head
+        self._ends = ends
 
     @classmethod
     def load(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Self:
         """Take the weights layer by layer, fusing q, k, v and gate, up on the way."""
-        embedding = Embedding.load(checkpoint, "model.embed_tokens", dtype)
+        ends = Ends.load(config, checkpoint, dtype)
         layers = [
             DecoderLayer(load_attention(checkpoint, i, dtype), load_mlp(checkpoint, i, dtype))
             for i in range(config.num_layers)
         ]
-        final_norm_C = checkpoint.take("model.norm.weight").to(dtype)
-        if config.is_tied:
-            head = embedding.as_head()
-        else:
-            head = load_fused_linear(checkpoint, ["lm_head"], dtype)
-        factors = None
-        if checkpoint.has("rope_freqs.weight"):
-            factors = checkpoint.take("rope_freqs.weight")
-        rotary = Rotary.build(config, dtype, frequency_divisors=factors)
-        return cls(config, embedding, layers, final_norm_C, head, rotary)
+        return cls(config, layers, ends)
 
     @property
     def num_parameters(self) -> int:
         """Parameters, a tied embedding counted once."""
-        total = self._embedding.num_parameters + self._final_norm_C.numel()
-        if not self.config.is_tied:
-            total += self._head.num_parameters
-        blocks = [block for layer in self._layers for block in (layer.attention, layer.mlp)]
-        return total + sum(block.num_parameters for block in blocks)
+        return self._ends.num_parameters + sum(layer.num_parameters for layer in self._layers)
 
-    def hidden(self, step: Step, ops: BoundOps) -> torch.Tensor:
+    def hidden(self, step: Step, ops: ModelOps) -> torch.Tensor:
         """Final hidden states (N, C), not normalised yet."""
-        return ops.stack(self._layers, self._embedding(step.token_ids_N), step)
+        return ops.stack(self._layers, ops.embed(self._ends.embedding, step.token_ids_N), step)
 
-    def logits(self, hidden_SC: torch.Tensor, ops: BoundOps) -> torch.Tensor:
+    def logits(self, hidden_SC: torch.Tensor, ops: ModelOps) -> torch.Tensor:
         """Shapes: hidden (S, C); result (S, V) in float32."""
-        return ops.logits(hidden_SC, self._final_norm_C, self._head, self.config.rms_eps)
+        return self._ends.logits(hidden_SC, ops)
 
 
 def load_attention(checkpoint: Checkpoint, index: int, dtype: torch.dtype) -> AttentionBlock:

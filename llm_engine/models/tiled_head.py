@@ -6,7 +6,7 @@ from typing import Self
 
 import torch
 
-from llm_engine.layers.bound_ops import BoundOps
+from llm_engine.layers.model_ops import ModelOps
 from llm_engine.layers.rotary import Rotary
 from llm_engine.layers.step import Step
 from llm_engine.layers.tiles import tiles_of
@@ -35,11 +35,11 @@ class TiledHead:
         """The model's own."""
         return self._model.num_parameters
 
-    def hidden(self, step: Step, ops: BoundOps) -> torch.Tensor:
+    def hidden(self, step: Step, ops: ModelOps) -> torch.Tensor:
         """Final hidden states (N, C), not normalised yet."""
         return self._model.hidden(step, ops)
 
-    def logits(self, hidden_SC: torch.Tensor, ops: BoundOps) -> torch.Tensor:
+    def logits(self, hidden_SC: torch.Tensor, ops: ModelOps) -> torch.Tensor:
         """Normalise the chosen rows and project them: float32 logits (S, V)."""
         parts = [self._model.logits(hidden_TC, ops) for hidden_TC in tiles_of(hidden_SC)]
         return torch.cat(parts)[: len(hidden_SC)]

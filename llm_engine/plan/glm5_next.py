@@ -64,12 +64,12 @@ def _linear(step: Step, fields: ConfigFields) -> tuple[OpUse, ...]:
     inner = heads * head_dim
     sizes = {"T": step.rows, "H": heads, "D": head_dim}
     return (
-        step.linear(inner, width, count=3),
+        step.linear(inner, width, count=3, is_cut=True),
         step.plain(head_dim, width, count=2),
-        step.plain(inner, head_dim, count=2),
+        step.plain(inner, head_dim, count=2, is_cut=True),
         step.plain(heads, width),
         use("kda", step.dtype, sizes, options={"phase": step.phase}),
-        step.linear(width, inner),
+        step.linear(width, inner, is_cut=True),
     )
 
 

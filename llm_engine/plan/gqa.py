@@ -49,10 +49,10 @@ def _attention(step: Step, fields: ConfigFields, page: int) -> tuple[OpUse, ...]
     has_norm = fields.text("model_type", "").startswith("qwen3")
     return (
         step.norm(width, residual=True),
-        step.linear((heads + 2 * kv_heads) * head_dim, width),
+        step.linear((heads + 2 * kv_heads) * head_dim, width, is_cut=True),
         step.rotary((heads, kv_heads), head_dim, head_dim, page, style="half", has_norm=has_norm),
         paged_attention(step, heads, kv_heads, head_dim, page),
-        step.linear(width, heads * head_dim),
+        step.linear(width, heads * head_dim, is_cut=True),
     )
 
 

@@ -81,12 +81,12 @@ def mla_attention(step: Step, fields: ConfigFields, page: int) -> tuple[OpUse, .
         step.linear(kv_rank + rope, width),
         step.norm(q_rank),
         step.norm(kv_rank, is_quantised=False),
-        step.linear(heads * (nope + rope), q_rank),
+        step.linear(heads * (nope + rope), q_rank, is_cut=True),
         *rotary,
-        step.plain(kv_rank, nope, count=heads),
+        step.plain(kv_rank, nope, count=heads, is_cut=True),
         sparse_mla(step, fields, page),
-        step.plain(value, kv_rank, count=heads),
-        step.linear(width, heads * value),
+        step.plain(value, kv_rank, count=heads, is_cut=True),
+        step.linear(width, heads * value, is_cut=True),
     )
 
 

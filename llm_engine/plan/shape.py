@@ -65,9 +65,9 @@ def _phase(step: Step, groups_of: GroupsOf) -> Phase:
 def layer_group(kind: str, layers: Iterable[int], uses: Sequence[OpUse]) -> LayerGroup:
     """A group named after its layers: "layers 3-60 sparse attention"; equal uses are merged."""
     numbers = tuple(layers)
-    merged: dict[tuple[str, str], OpUse] = {}
+    merged: dict[tuple[str, str, bool], OpUse] = {}
     for item in uses:
-        key = (item.op, str(item.case))
+        key = (item.op, str(item.case), item.is_cut)
         known = merged.get(key)
         merged[key] = replace(known, count=known.count + item.count) if known else item
     return LayerGroup(

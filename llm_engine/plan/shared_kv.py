@@ -61,7 +61,7 @@ def attention(
         step.linear(rank, width),
         step.linear(head_dim, width),
         step.norm(rank),
-        step.linear(heads * head_dim, rank),
+        step.linear(heads * head_dim, rank, is_cut=True),
         rotary,
         use("sparse_shared_kv", step.dtype, sizes, options=options, attended=seen),
         *_output(step, fields),
@@ -80,7 +80,8 @@ def _output(step: Step, fields: ConfigFields) -> tuple[OpUse, ...]:
     }
     weights = {"weights": "fp8"} if step.block else {}
     epilogue = use("attention_epilogue", step.dtype, sizes, options=weights | step.quant)
-    return (epilogue, step.linear(fields.count("hidden_size"), groups * rank))
+    back = step.linear(fields.count("hidden_size"), groups * rank, is_cut=True)
+    return (epilogue, back)
 
 
 def compressor(

@@ -54,18 +54,26 @@ class Step:
         mean = self.context - (self.rows - 1) / 2 if self.is_prefill else float(self.context)
         return mean / ratio if at_most is None else min(mean / ratio, float(at_most))
 
-    def linear(self, width: int, depth: int, count: int = 1) -> OpUse:
-        """A projection depth -> width in the checkpoint's format."""
+    def linear(self, width: int, depth: int, count: int = 1, *, is_cut: bool = False) -> OpUse:
+        """A projection depth -> width in the checkpoint's format; `is_cut` as in OpUse."""
         sizes = {"M": self.rows, "N": width, "K": depth}
         if self.block is None:
-            return use("gemm", self.dtype, sizes, count=count)
+            return use("gemm", self.dtype, sizes, count=count, is_cut=is_cut)
         options = {"block": self.block}
-        return use("block_fp8_gemm", self.dtype, sizes, options=options, count=count)
+        return use("block_fp8_gemm", self.dtype, sizes, options=options, count=count, is_cut=is_cut)
 
-    def plain(self, width: int, depth: int, count: int = 1, rows: int | None = None) -> OpUse:
+    def plain(
+        self,
+        width: int,
+        depth: int,
+        count: int = 1,
+        rows: int | None = None,
+        *,
+        is_cut: bool = False,
+    ) -> OpUse:
         """A projection that stays in the activations' dtype in every checkpoint."""
         sizes = {"M": rows or self.rows, "N": width, "K": depth}
-        return use("gemm", self.dtype, sizes, count=count)
+        return use("gemm", self.dtype, sizes, count=count, is_cut=is_cut)
 
     def norm(
         self, width: int, *, residual: bool = False, is_quantised: bool = True, count: int = 1
@@ -103,7 +111,8 @@ class Step:
         options = ({"clamp": "yes"} if is_clamped else {}) | self.quant
         sizes = {"T": self.rows, "I": inner}
         activation = use("swiglu", self.dtype, sizes, options=options)
-        return (self.linear(2 * inner, width), activation, self.linear(width, inner))
+        up = self.linear(2 * inner, width, is_cut=True)
+        return (up, activation, self.linear(width, inner, is_cut=True))
 
     def experts(
         self, num: int, chosen: int, width: int, inner: int, *, score: str, groups: int = 1
@@ -121,7 +130,7 @@ class Step:
         sizes = {"T": rows, "D": width}
         uses = (
             use("rms_norm", self.dtype, sizes, options={"residual": "yes"}),
-            self.plain(vocabulary, width, rows=rows),
+            self.plain(vocabulary, width, rows=rows, is_cut=True),
             use(
                 "sampler", "fp32", {"B": rows, "V": vocabulary},
                 options={"penalties": "none", "top": "yes"},

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 _FORGETTING = 0.98
 _RIDGE = 1e-9
 _FEATURES = 5
+_TRUSTED_STEPS = 8  # before that a fit says little
 _FIRST_CHUNK_TOKENS = 32  # as far as a model is trusted that has seen no prompt yet
 
 
@@ -68,6 +69,11 @@ class StepTimeModel:
         """The time a step is expected to take."""
         fitted = zip(self.coefficients, shape.features, strict=True)
         return sum(coefficient * value for coefficient, value in fitted)
+
+    def trusted_s(self, shape: StepShape) -> float | None:
+        """`predict_s` where enough like it was measured, else None."""
+        is_known = shape.prompt_tokens <= 2 * self._largest_chunk
+        return self.predict_s(shape) if is_known and self._num_observed >= _TRUSTED_STEPS else None
 
     def prompt_s(self, start: int, num_tokens: int, *, is_first: bool = True) -> float:
         """What a prompt chunk adds to a step; `is_first` unless another chunk is there already."""

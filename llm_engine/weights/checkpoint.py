@@ -59,6 +59,11 @@ class Checkpoint(Protocol):
         """Tokens that end an answer."""
         ...
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether matrices must stay row-major, since slices of them will be taken."""
+        ...
+
     def has(self, name: str) -> bool:
         """Whether a tensor of that name exists."""
         ...
@@ -68,6 +73,10 @@ class Checkpoint(Protocol):
 
         Raises: UnsupportedModel if there is none; AssertionError if it was taken before.
         """
+        ...
+
+    def take_part(self, name: str, dim: int, part: range) -> torch.Tensor:
+        """As `take`, but indices `part` of `dim` alone; what else is read depends on the format."""
         ...
 
     def take_packed(self, name: str) -> BlockWeights | None:
@@ -101,6 +110,7 @@ class UnpackedCheckpoint:
         self._checkpoint = checkpoint
         self.config = checkpoint.config
         self.eos_token_ids = checkpoint.eos_token_ids
+        self.keeps_rows = checkpoint.keeps_rows
 
     def has(self, name: str) -> bool:
         """Whether a tensor of that name exists."""
@@ -109,6 +119,10 @@ class UnpackedCheckpoint:
     def take(self, name: str) -> torch.Tensor:
         """Read a tensor, dequantised."""
         return self._checkpoint.take(name)
+
+    def take_part(self, name: str, dim: int, part: range) -> torch.Tensor:
+        """Read a part of a tensor, dequantised."""
+        return self._checkpoint.take_part(name, dim, part)
 
     def take_packed(self, name: str) -> BlockWeights | None:
         """None for every tensor that exists."""

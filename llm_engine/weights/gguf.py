@@ -60,6 +60,8 @@ class GgufCheckpoint:
     Raises: UnsupportedModel if the file is broken, split, or of an unknown architecture.
     """
 
+    keeps_rows = False
+
     def __init__(self, path: Path) -> None:
         """Read the metadata; no tensor is read yet."""
         try:
@@ -99,6 +101,10 @@ class GgufCheckpoint:
                 f"{self._path} stores {name} as {tensor.kind.name}, which the gguf "
                 "package cannot dequantise: use a file of another quantisation"
             ) from error
+
+    def take_part(self, name: str, dim: int, part: range) -> torch.Tensor:
+        """As `take`, of which the rest is dropped again."""
+        return self.take(name).narrow(dim, part.start, len(part)).clone()
 
     def take_packed(self, name: str) -> BlockWeights | None:
         """Read one tensor as integers with scales, rows in the Hugging Face order."""

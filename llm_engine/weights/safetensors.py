@@ -27,6 +27,8 @@ class SafetensorsCheckpoint:
     Raises: UnsupportedModel if a file is missing or broken, or quantised in another way.
     """
 
+    keeps_rows = False
+
     def __init__(self, folder: Path) -> None:
         """Read the configuration alone."""
         self.config: Mapping[str, Any] = _read_json(folder / "config.json")
@@ -64,6 +66,16 @@ class SafetensorsCheckpoint:
         if name + SCALE_SUFFIX not in self._shard_of:
             raise UnsupportedModel(f"{self._folder} has no {name + SCALE_SUFFIX} beside {name}")
         return self._fp8.dequantised(name, values, self._read(name + SCALE_SUFFIX))
+
+    def take_part(self, name: str, dim: int, part: range) -> torch.Tensor:
+        """Read a part of a tensor; of one that lies in FP8 blocks, all of it on the way."""
+        stored = self.stored(name)
+        if stored.kind not in _KINDS:
+            return self.take(name).narrow(dim, part.start, len(part)).clone()
+        self._names.mark(name)
+        index = (slice(None),) * dim + (slice(part.start, part.stop),)
+        shard = self._open(self._shard_of[name])
+        return cast(torch.Tensor, shard.get_slice(name)[index])
 
     def take_packed(self, name: str) -> BlockWeights | None:
         """None: values of these files are used as they are."""

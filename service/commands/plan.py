@@ -21,6 +21,14 @@ from service.terminal import OptionValue
 @click.option("--width", type=click.IntRange(1), help="Pixels, of a video model.")
 @click.option("--height", type=click.IntRange(1), help="Pixels, of a video model.")
 @click.option("--frames", type=click.IntRange(1), help="Frames, of a video model.")
+@click.option(
+    "--goal", type=click.Choice(["ttft", "throughput", "context"]), help="[default: ttft]"
+)
+@click.option("--clients", type=click.IntRange(1), help="Callers at a time.  [default: 8]")
+@click.option("--answer-tokens", type=click.IntRange(1), help="Of an answer.  [default: 512]")
+@click.option("--wire", type=click.Choice(["bf16", "int8"]), help="int8 changes numbers.")
+@click.option("--price-per-hour", type=click.FloatRange(0), help="Of the machine; any currency.")
+@click.option("--against", metavar="NAME|FILE", help="Another machine to compare with.")
 @click.pass_context
 def plan(ctx: click.Context, model: str, **options: OptionValue) -> None:
     """Show what would serve every layer of MODEL, and why, before any weight is read.

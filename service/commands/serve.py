@@ -18,6 +18,7 @@ _SETTING_OF_OPTION = {
     "data": "data_dir",
     "model": "llm_model",
     "weights": "llm_weights",
+    "layout": "llm_layout",
     "max_model_len": "llm_max_model_len",
     "kv_cache": "llm_kv_cache_bytes",
     "host_cache": "llm_host_cache_bytes",
@@ -43,6 +44,7 @@ _SETTING_OF_OPTION = {
 @click.option("--video-devices", metavar="SET", help="May not overlap --llm-devices.")
 @click.option("--redis-url", metavar="URL", help="Redis to use.  [default: its own]")
 @click.option("--database-url", metavar="URL", help="Database.  [default: SQLite in --data]")
+@click.option("--layout", metavar="TEXT", help="LLM over ranks: tp2, cp2->tp2.  [default: one]")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), help="LLM precision.")
 @click.option("--weights", type=click.Choice(["auto", "packed", "unpacked"]), help="LLM weights.")
 @click.option(

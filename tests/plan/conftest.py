@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.planning.plan import PlanSizes, make_plan
+from workers.planning.inputs import PlanSizes
+from workers.planning.plan import make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 

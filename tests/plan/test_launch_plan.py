@@ -14,7 +14,8 @@ from kernels.requirements import one_of, through_triton
 from kernels.spec import Implementation, OpSpec, Tier
 from llm_engine.plan.families import describe, preset
 from llm_engine.plan.request import PlanRequest
-from workers.planning.plan import PlanFailed, model_names, plan_document
+from workers.planning.inputs import PlanFailed, model_names
+from workers.planning.plan import plan_document
 
 COVERED = (512, 2048)
 

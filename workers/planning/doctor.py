@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from kernels.errors import StrictRefusal
 from kernels.spec import Tier
 from workers.planning.doctor_report import examine
-from workers.planning.plan import EXIT_STRICT, EXIT_USAGE, PlanFailed, add_strictness
+from workers.planning.inputs import EXIT_STRICT, EXIT_USAGE, PlanFailed
+from workers.planning.plan import add_strictness
 
 if TYPE_CHECKING:
     from workers.planning.doctor_report import Report

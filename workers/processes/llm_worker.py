@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from kernels.errors import ImplUnavailable, StrictRefusal
@@ -12,12 +12,14 @@ from llm_engine.engine import LLMEngine
 from llm_engine.errors import InvalidConfig, ModelNotFound, UnsupportedModel
 from llm_engine.loop import EngineLoop
 from workers.chat.stream import ChatTiming
+from workers.processes.llm_ranks import load_over_ranks
 from workers.processes.llm_serving import serve_engine
 from workers.processes.worker_process import Consumer, Loaded, WorkerParts, WorkerRole, run_worker
 from workers.protocol import LLMLimits
 from workers.settings import parse_adapters
 
 if TYPE_CHECKING:
+    from workers.ranks.group import RankGroup
     from workers.settings import Settings
 
 _logger = logging.getLogger(__name__)
@@ -28,6 +30,20 @@ _REFUSALS: tuple[tuple[type[Exception], int], ...] = (
     (ModelNotFound, 2),
     (UnsupportedModel, 2),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEngine:
+    """A loop that is ready to start, and the other ranks of its engine, if there are any."""
+
+    loop: EngineLoop
+    group: RankGroup | None
+
+    def close(self) -> None:
+        """End the loop, then the ranks."""
+        self.loop.stop()
+        if self.group is not None:
+            self.group.close()
 
 
 def main(settings: Settings) -> int:
@@ -57,7 +73,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         dtype=settings.dtype,
         max_model_len=settings.llm_max_model_len or None,
         max_num_seqs=settings.llm_max_num_seqs,
-        prefill_chunk_tokens=settings.llm_prefill_chunk_tokens,
+        prefill_chunk_tokens=settings.llm_prefill_chunk_tokens or None,
         kv_cache_bytes=settings.llm_kv_cache_bytes or None,
         max_queued=settings.max_chat_streams,
         num_threads=settings.num_threads or None,
@@ -72,23 +88,28 @@ def engine_config(settings: Settings) -> EngineConfig:
         max_step_delay_s=settings.llm_max_step_delay_s or None,
         adapters=parse_adapters(settings.llm_adapters),
         grammar_timeout_s=settings.llm_grammar_timeout_s,
+        layout=settings.llm_layout,
     )
 
 
-def load_engine(settings: Settings) -> Loaded[EngineLoop]:
+def load_engine(settings: Settings) -> Loaded[ServedEngine]:
     """Load the configured language model and warm it up; its loop is not started yet.
 
     One full chunk is computed and the grammars' vocabulary is built, so that neither falls on the
     first request.
     Raises: LLMError when it cannot be found or is not supported.
     """
-    config = engine_config(settings)
-    engine = LLMEngine.load(config)
-    engine.warm_up()
+    config, group = engine_config(settings), None
+    if config.layout:
+        engine, group = load_over_ranks(config, settings)
+    else:
+        engine = LLMEngine.load(config)
+        engine.warm_up()
     engine.preparer.warm_up()
     card = engine.card
+    between_ranks = group.ledger if group else ()
     return Loaded(
-        engine=EngineLoop(engine),
+        engine=ServedEngine(EngineLoop(engine, group), group),
         source=card.source,
         card=asdict(card) | {"device": "cpu"},
         llm=LLMLimits(
@@ -96,12 +117,12 @@ def load_engine(settings: Settings) -> Loaded[EngineLoop]:
             vocab_size=card.vocab_size,
             adapters=tuple(config.adapters),
         ),
-        decisions=tuple(decision.as_dict() for decision in engine.ledger),
-        stats=lambda: asdict(engine.stats()),
+        decisions=tuple(decision.as_dict() for decision in (*engine.ledger, *between_ranks)),
+        stats=lambda: asdict(engine.stats()) | (group.status() if group else {}),
     )
 
 
-def _serve_loop(parts: WorkerParts, loaded: Loaded[EngineLoop]) -> Consumer:
-    loop = loaded.engine
-    loop.start()
-    return serve_engine(parts, loop, ChatTiming(), close_engine=loop.stop)
+def _serve_loop(parts: WorkerParts, loaded: Loaded[ServedEngine]) -> Consumer:
+    engine = loaded.engine
+    engine.loop.start()
+    return serve_engine(parts, engine.loop, ChatTiming(), close_engine=engine.close)

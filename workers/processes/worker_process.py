@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -15,8 +14,10 @@ from celery.signals import worker_ready, worker_shutting_down
 
 from workers.app import Role, make_app, queue_name, served_name
 from workers.drain import Drain
+from workers.logs import configure_logging
 from workers.parent import watch_parent
-from workers.planning.plan import PlanFailed, plan_document
+from workers.planning.inputs import PlanFailed
+from workers.planning.plan import plan_document
 from workers.presence import Presence, worker_id
 from workers.protocol import LLMLimits, VideoLimits, WorkerFacts, WorkerState
 from workers.store import open_store
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from workers.store import Store
 
 _logger = logging.getLogger(__name__)
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _WAKE_S = 0.1
 Engine = TypeVar("Engine")
 
@@ -113,12 +113,6 @@ def run_worker(settings: Settings, role: WorkerRole[Any]) -> int:
             parts.drain.done()
             presence.leave()
     return consumer.exit_code()
-
-
-def configure_logging(level: str) -> None:
-    """Log to standard output, which the supervisor keeps; libraries only from warnings on."""
-    logging.basicConfig(level=logging.WARNING, format=_LOG_FORMAT, stream=sys.stdout)
-    logging.getLogger("workers").setLevel(level.upper())
 
 
 def _first_facts(role: WorkerRole[Any]) -> WorkerFacts:

@@ -105,6 +105,44 @@ def _needed(part: str, index: int, chunk: int, *, has_order: bool) -> list[str]:
     return own + earlier
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextWork:
+    """One layer of one rank's chunk of rows, where ranks hold rows and gather keys and values.
+
+    `project_s` is up to keys and values, `attend_s` all after the gather.
+    Units: seconds; `wire_bytes` are the gathered keys and values of all ranks' chunks.
+    """
+
+    project_s: float
+    attend_s: float
+    wire_bytes: int
+
+
+def context_split(size: int, layers: Sequence[Sequence[ContextWork]]) -> Schedule:
+    """Rows on ranks, in chunks: layers[layer][chunk]; the gather of one under another's rows.
+
+    A chunk attends to what its gather and those of the chunks before it brought. It goes on to
+    the next layer's keys and values before the chunk after it attends, so that their gather has
+    that chunk to hide under.
+    """
+    nodes: list[Node] = []
+    for chunk, work in enumerate(layers[0]):
+        nodes += _gathered(0, chunk, work)
+    for index, works in enumerate(layers):
+        for chunk, work in enumerate(works):
+            name = f"attend.{index}.{chunk}"
+            nodes.append(_compute(name, work.attend_s, f"gather.{index}.{chunk}"))
+            if index + 1 < len(layers):
+                nodes += _gathered(index + 1, chunk, layers[index + 1][chunk])
+    return on_all_ranks("context split", size, nodes)
+
+
+def _gathered(index: int, chunk: int, work: ContextWork) -> list[Node]:
+    name = f"project.{index}.{chunk}"
+    gather = _collective(f"gather.{index}.{chunk}", "all_gather", work.wire_bytes, name)
+    return [_compute(name, work.project_s), gather]
+
+
 def split_gemm(size: int, gemm_s: float, wire_bytes: int, num_chunks: int) -> Schedule:
     """A product in chunks of rows, each scattered while the next one is computed."""
     nodes: list[Node] = []

@@ -21,12 +21,16 @@ class Ran:
     end_s: float
 
 
-def run_serially(schedule: Schedule, rank: int, actions: Actions) -> None:
-    """Every node of a rank, one after the other: what an overlapped run must equal."""
+def run_serially(schedule: Schedule, rank: int, actions: Actions) -> list[Ran]:
+    """Every node of a rank, one after the other: what an overlapped run must equal.
+
+    Returns and raises as `run_threads`.
+    """
     _check(schedule, rank, actions)
-    for owner, name in schedule.order:
-        if owner == rank:
-            actions[name]()
+    run = _Run(schedule, rank, actions)
+    own = (schedule.by_place[place] for place in schedule.order if place[0] == rank)
+    run.stream(list(own))
+    return run.result()
 
 
 def run_threads(schedule: Schedule, rank: int, actions: Actions) -> list[Ran]:
@@ -34,23 +38,32 @@ def run_threads(schedule: Schedule, rank: int, actions: Actions) -> list[Ran]:
 
     `actions` has one function for each node: computation, or a call of a communicator. Streams
     that communicate at the same time need a communicator each. Transfers on the device's links
-    order themselves; `resource` is not enforced here.
+    order themselves; `resource` is not enforced here. The stream that computes runs in the
+    caller's thread, whose library threads are warm, and every other one in a thread of its own,
+    which has ended when this returns.
     Raises: ScheduleError for a node without an action; else what the first failing node raised,
     after every stream has stopped.
     """
     _check(schedule, rank, actions)
     run = _Run(schedule, rank, actions)
+    streams = schedule.streams(rank)
+    own = _computing(streams)
     threads = [
         threading.Thread(target=run.stream, args=(nodes,), name=f"stream-{name}")
-        for name, nodes in schedule.streams(rank).items()
+        for name, nodes in streams.items()
+        if name != own
     ]
     for thread in threads:
         thread.start()
+    run.stream(streams.get(own, []))
     for thread in threads:
         thread.join()
-    if run.error is not None:
-        raise run.error
-    return sorted(run.ran, key=lambda ran: ran.begin_s)
+    return run.result()
+
+
+def _computing(streams: Mapping[str, list[Node]]) -> str:
+    computing = (name for name, nodes in streams.items() if nodes[0].kind == "compute")
+    return next(computing, next(iter(streams), ""))
 
 
 def _check(schedule: Schedule, rank: int, actions: Actions) -> None:
@@ -70,6 +83,11 @@ class _Run:
         self._changed = threading.Condition()
         self.ran: list[Ran] = []
         self.error: BaseException | None = None
+
+    def result(self) -> list[Ran]:
+        if self.error is not None:
+            raise self.error
+        return sorted(self.ran, key=lambda ran: ran.begin_s)
 
     def stream(self, nodes: list[Node]) -> None:
         for node in nodes:

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from kernels.collectives.choice import SEED, Knowledge
 from kernels.collectives.costs import LinkCosts
 from kernels.collectives.topology import Topology, fingerprint_of
 
-SCHEMA = 1
+SCHEMA = 2
 # A gain below this is within what two runs of the same code differ by.
 LEAST_GAIN = 1.05
 
@@ -35,15 +35,29 @@ class Times:
 
     def clearly_beats(self, other: Times) -> bool:
         """More than 5 % faster, the middle of all rounds apart, and no worse at its worst."""
-        is_apart = self.p80 < other.p20
-        return other.p50 > LEAST_GAIN * self.p50 and is_apart and self.p95 <= other.p95
+        return not self.doubts(other)
+
+    def doubts(self, other: Times) -> list[str]:
+        """What speaks against taking this instead of the other, the seed's, in words."""
+        found: list[str] = []
+        gain = other.p50 / self.p50 - 1
+        if gain < 0:
+            found.append(f"is {self.p50 / other.p50 - 1:.0%} slower at the median")
+        elif gain <= LEAST_GAIN - 1:
+            found.append(f"gains {gain:.1%} at the median, needs {LEAST_GAIN - 1:.0%}")
+        if self.p80 >= other.p20:
+            found.append(f"its p80 {self.p80:.0f} us overlaps the seed's p20 {other.p20:.0f} us")
+        if self.p95 > other.p95:
+            found.append(f"its p95 {self.p95:.0f} us is above the seed's {other.p95:.0f} us")
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One measured choice. `us` are its times, `seed_us` those of the choice it is held against.
 
-    `num_rounds` is how often each was timed; `is_checked` that its results were, before.
+    `num_rounds` is how often each was timed; `is_checked` that its results were, before;
+    `p50_us` are the medians of all candidates, `why` says what decided between them.
     """
 
     op: str
@@ -59,6 +73,8 @@ class Entry:
     seed_us: Times
     num_rounds: int
     is_checked: bool
+    p50_us: Mapping[str, float] = field(default_factory=dict[str, float])
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +82,7 @@ class Table:
     """All that was measured for one number of ranks on one machine.
 
     `rejected` says which candidates were left out and why. `made` is a date in ISO form.
+    `copy_bytes_s` is what each rank copies while all do, the floor of what moves through memory.
     """
 
     facts: Mapping[str, Any]
@@ -76,6 +93,7 @@ class Table:
     made: str
     duration_s: float
     is_complete: bool = True
+    copy_bytes_s: float = 0.0
 
     @property
     def fingerprint(self) -> str:

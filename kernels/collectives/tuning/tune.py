@@ -5,25 +5,25 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from kernels.collectives.calls import Contract
 from kernels.collectives.communicator import join
-from kernels.collectives.costs import LinkCosts
 from kernels.collectives.fabric import TRANSPORTS, Transport
 from kernels.collectives.group import Group
 from kernels.collectives.topology import Topology
-from kernels.collectives.tuning.probe import Case, fit_links, measure
-from kernels.collectives.tuning.table import Entry, Table
+from kernels.collectives.tuning.links import copy_rate_bytes_s, fit_links
+from kernels.collectives.tuning.probe import Case, measure
+from kernels.collectives.tuning.progress import Progress, reject, resumed, take
+from kernels.collectives.tuning.table import Table
 
 CONTRACTS: tuple[Contract, ...] = ("exact", "fast")
 # A ladder of decode batches at the small end, of prefill chunks at the large one.
@@ -60,33 +60,28 @@ class TuneSettings:
         ]
 
 
-@dataclass(slots=True)
-class _Found:
-    """What has come back so far."""
-
-    entries: dict[int, Entry] = field(default_factory=dict[int, Entry])
-    model: dict[str, LinkCosts] = field(default_factory=dict[str, LinkCosts])
-    residual: dict[str, float] = field(default_factory=dict[str, float])
-    rejected: dict[str, str] = field(default_factory=dict[str, str])
-    trying: str = ""
-    case: int = -1
-    is_complete: bool = False
-
-
-def tune(settings: TuneSettings, topology: Topology) -> Table:
+def tune(
+    settings: TuneSettings,
+    topology: Topology,
+    begun: Table | None = None,
+    report: Callable[[int, int], None] = lambda _done, _of: None,
+) -> Table:
     """Measure, within the limit; what was not reached is left to the seeds.
+
+    What a table that was `begun` on this machine holds already is kept. `report` hears how many
+    cases are done, and of how many.
 
     Nothing runs in this process. When a candidate hangs or its ranks die, it is recorded as
     rejected with the reason and new ranks go on with the next case.
     Raises: RuntimeError when not even the links could be measured within the limit.
     """
     begin_s = time.monotonic()
-    found = _Found()
+    found = resumed(settings.cases(), begun)
     epoch = 0
     with tempfile.TemporaryDirectory(prefix="lanewise-tune-") as folder:
         while not found.is_complete and time.monotonic() - begin_s < settings.limit_s:
             left_s = settings.limit_s - (time.monotonic() - begin_s)
-            _run_crew(settings, found, Path(folder) / f"store-{epoch}", left_s)
+            _run_crew(settings, found, Path(folder) / f"store-{epoch}", left_s, report)
             epoch += 1
     if not found.model:
         raise RuntimeError(
@@ -100,25 +95,34 @@ def tune(settings: TuneSettings, topology: Topology) -> Table:
         entries=tuple(found.entries[case] for case in sorted(found.entries)),
         rejected=found.rejected,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
-        duration_s=round(time.monotonic() - begin_s, 3),
+        duration_s=round(time.monotonic() - begin_s + (begun.duration_s if begun else 0.0), 3),
         is_complete=found.is_complete,
+        copy_bytes_s=found.copy_bytes_s,
     )
 
 
-def _run_crew(settings: TuneSettings, found: _Found, store: Path, left_s: float) -> None:
+def _run_crew(
+    settings: TuneSettings,
+    found: Progress,
+    store: Path,
+    left_s: float,
+    report: Callable[[int, int], None],
+) -> None:
     """One set of ranks until it is done, out of time, or broken by a candidate."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    todo = [index for index in range(len(settings.cases())) if index not in found.entries]
+    cases = range(len(settings.cases()))
+    todo = [index for index in cases if index not in found.entries]
     ranks = _start_ranks(context, settings, found, store, todo, theirs)
     theirs.close()
     until_s = time.monotonic() + left_s
     try:
         while ours.poll(max(0.0, until_s - time.monotonic())):
-            if not _take(found, ours.recv()):
+            if not take(found, ours.recv()):
                 return
+            report(len(found.entries), len(cases))
     except EOFError:
-        _reject(found, "its ranks ended without an answer")
+        reject(found, "its ranks ended without an answer")
     finally:
         for process in ranks:
             process.kill()
@@ -128,7 +132,7 @@ def _run_crew(settings: TuneSettings, found: _Found, store: Path, left_s: float)
 def _start_ranks(
     context: SpawnContext,
     settings: TuneSettings,
-    found: _Found,
+    found: Progress,
     store: Path,
     todo: Sequence[int],
     pipe: Connection,
@@ -151,38 +155,6 @@ def _start_ranks(
     return ranks
 
 
-def _take(found: _Found, message: tuple[str, Any]) -> bool:
-    """Take one message in; false at the end."""
-    kind, value = message
-    if kind == "link":
-        name, fitted = value
-        found.model[name], found.residual[name] = fitted.costs, fitted.residual
-    elif kind == "trying":
-        found.case, found.trying = value
-    elif kind == "entry":
-        index, found.entries[index] = value
-    elif kind == "failed":
-        _reject(found, value)
-        return False
-    elif kind == "done":
-        found.is_complete = True
-        return False
-    return True
-
-
-def _reject(found: _Found, reason: str) -> None:
-    """Leave the candidate out that was being tried, in all cases still to come.
-
-    Raises: RuntimeError when it was left out already and tried all the same: the seed's choice.
-    """
-    name = found.trying or "meeting of the ranks"
-    if name in found.rejected:
-        raise RuntimeError(
-            f"{name} cannot be left out and fails: {reason}. Nothing can be measured here"
-        )
-    found.rejected[name] = reason
-
-
 def _rank(
     group: Group,
     settings: TuneSettings,
@@ -203,6 +175,7 @@ def _rank(
         communicator = join(replace(group, timeout_s=60.0), transports=settings.transports)
         communicator.fabric.limit_waits(group.timeout_s)
         if wants_links:
+            tell("copy", copy_rate_bytes_s(communicator, settings.num_rounds))
             for name, fitted in fit_links(communicator, settings.num_rounds):
                 tell("link", (name, fitted))
         cases = settings.cases()

@@ -69,7 +69,7 @@ inline void share_product(Pool& pool, int thread, int phase, const Weight& w, co
                           int64_t num_rows, float* y, int64_t stride, bool adds) {
   const TaskRoom room = TaskRoom::in(pool.scratch(thread).reserve(TaskRoom::bytes_of(w)));
   const int64_t column_tasks = num_column_tasks(w.num_rows);
-  pool.share(phase, column_tasks * num_row_blocks(num_rows), [&](int64_t task) {
+  pool.share(thread, phase, column_tasks * num_row_blocks(num_rows), [&](int64_t task) {
     const int64_t first = task / column_tasks * kRowBlock;
     const int64_t end = std::min(first + kRowBlock, num_rows);
     const int64_t start = task % column_tasks * kTaskColumns;
@@ -98,7 +98,7 @@ inline void share_gated(Pool& pool, int thread, int phase, const Weight& w, cons
   const int64_t inner = w.num_rows / 2, column_tasks = num_column_tasks(inner);
   float* gates = room.tiles;
   float* ups = room.tiles + kRowBlock * simd::kLanes;
-  pool.share(phase, column_tasks * num_row_blocks(num_rows), [&](int64_t task) {
+  pool.share(thread, phase, column_tasks * num_row_blocks(num_rows), [&](int64_t task) {
     const int64_t first = task / column_tasks * kRowBlock;
     const int64_t end = std::min(first + kRowBlock, num_rows);
     const int64_t start = task % column_tasks * kTaskColumns;
@@ -123,7 +123,7 @@ inline void share_norm(Pool& pool, int thread, int phase, const float* x, int64_
                        const Norm& norm, const Activations& out) {
   const int64_t width = out.num_columns;
   float* row = static_cast<float*>(pool.scratch(thread).reserve(4 * width));
-  pool.share(phase, num_rows, [&](int64_t m) {
+  pool.share(thread, phase, num_rows, [&](int64_t m) {
     if (norm.weight == nullptr) {
       quantise(out, m, x + m * width, 0, width);
       return;
@@ -214,7 +214,7 @@ inline Partial part_at(float* memory, const Heads& h, int64_t index) {
 struct AttentionCall {
   const Heads& heads;
   const Step& step;
-  uint16_t* cache;
+  int16_t* cache;
   float* fused;
   AttentionOut out;
 };
@@ -224,8 +224,7 @@ inline void attend_long(const AttentionCall& call, const Unit& unit, float* room
   const int64_t group = h.num_heads / h.num_kv_heads, dim = h.head_dim;
   constexpr int64_t kMost = kLongQueries;
   const int64_t num_rows = (unit.end - unit.first) * group;
-  float* block_room = room;
-  float* totals_at = block_room + 2 * kBlock * dim;
+  float* totals_at = room;
   float* parts_at = totals_at + kMost * group * part_floats(h);
   float* row_room = parts_at + kMost * group * part_floats(h);
   Partial* totals = reinterpret_cast<Partial*>(row_room + dim);
@@ -237,7 +236,7 @@ inline void attend_long(const AttentionCall& call, const Unit& unit, float* room
   const Query query{&h, &call.step, call.cache, call.fused, unit.head, unit.first, unit.end};
   const int64_t segments = call.step.positions[unit.end - 1] / kSegment + 1;
   for (int64_t segment = 0; segment < segments; ++segment) {
-    attend_segment(query, segment, segment == 0 ? totals : parts, block_room);
+    attend_segment(query, segment, segment == 0 ? totals : parts);
     if (segment == 0) continue;
     for (int64_t r = 0; r < num_rows; ++r) {
       if (parts[r].sum > 0.0f) merge(totals[r], parts[r], dim);
@@ -251,12 +250,11 @@ inline void attend_long(const AttentionCall& call, const Unit& unit, float* room
 
 inline size_t attend_room_bytes(const Heads& h) {
   const int64_t group = h.num_heads / h.num_kv_heads;
-  const int64_t floats = 2 * kBlock * h.head_dim + h.head_dim +
-                         2 * kLongQueries * group * part_floats(h);
+  const int64_t floats = h.head_dim + 2 * kLongQueries * group * part_floats(h);
   return 4 * floats + 2 * kLongQueries * group * sizeof(Partial) + 256;
 }
 
-inline void attend_short(const AttentionCall& call, const Unit& unit, float* parts_at, float* room) {
+inline void attend_short(const AttentionCall& call, const Unit& unit, float* parts_at) {
   const Heads& h = call.heads;
   const int64_t group = h.num_heads / h.num_kv_heads, num_rows = (unit.end - unit.first) * group;
   Partial parts[kTile * 64];
@@ -264,7 +262,7 @@ inline void attend_short(const AttentionCall& call, const Unit& unit, float* par
                 (unit.segment * h.num_kv_heads + unit.head) * num_rows * part_floats(h);
   for (int64_t r = 0; r < num_rows; ++r) parts[r] = part_at(mine, h, r);
   const Query query{&h, &call.step, call.cache, call.fused, unit.head, unit.first, unit.end};
-  attend_segment(query, unit.segment, parts, room);
+  attend_segment(query, unit.segment, parts);
   for (int64_t r = 0; r < num_rows; ++r) {
     mine[r * part_floats(h)] = parts[r].largest;
     mine[r * part_floats(h) + 1] = parts[r].sum;
@@ -296,21 +294,21 @@ inline void share_attention(Pool& pool, int thread, int phase, const AttentionCa
   const Heads& h = call.heads;
   const int64_t heads = h.num_heads + 2 * h.num_kv_heads;
   const int64_t num_rows = call.step.num_rows;
-  pool.share(phase, num_rows, [&](int64_t row) {
+  pool.share(thread, phase, num_rows, [&](int64_t row) {
     for (int64_t i = 0; i < heads; ++i) place_head(h, call.step, call.cache, call.fused, row, i);
   });
   const AttentionTasks tasks(h, call.step);
   float* room = static_cast<float*>(pool.scratch(thread).reserve(attend_room_bytes(h)));
   pool.barrier();
-  pool.share(phase + 1, tasks.num_units(), [&](int64_t number) {
+  pool.share(thread, phase + 1, tasks.num_units(), [&](int64_t number) {
     int64_t span, parts;
     const Unit unit = tasks.unit(number, &span, &parts);
     if (unit.segment < 0) attend_long(call, unit, room);
-    else attend_short(call, unit, parts_at + parts * part_floats(h), room);
+    else attend_short(call, unit, parts_at + parts * part_floats(h));
   });
   if (tasks.num_parts() == 0) return;
   pool.barrier();
-  pool.share(phase + 2, call.step.num_spans, [&](int64_t span) {
+  pool.share(thread, phase + 2, call.step.num_spans, [&](int64_t span) {
     if (tasks.is_long(span)) return;
     int64_t before = 0;
     for (int64_t s = 0; s < span; ++s) before += tasks.is_long(s) ? 0 : tasks.parts_of(s);

@@ -1,6 +1,7 @@
 // The C interface. Pointers are the caller's; a pool serves one call at a time.
 #include <cstdint>
 
+#include "exchange.h"
 #include "layers.h"
 
 using namespace lw;
@@ -37,8 +38,8 @@ LW_EXPORT void lw_pack(void* handle, const Weight* w, const uint8_t* quants, con
   std::lock_guard<std::mutex> lock(pool.entry());
   const Quants from{quants, scales, minima};
   uint8_t* out = const_cast<uint8_t*>(w->data);
-  pool.run([&](int) {
-    pool.share(0, num_panels(*w), [&](int64_t panel) {
+  pool.run([&](int thread) {
+    pool.share(thread, 0, num_panels(*w), [&](int64_t panel) {
       pack_panel(out + panel * panel_bytes(*w), *w, from, panel);
     });
   });
@@ -72,7 +73,7 @@ LW_EXPORT void lw_mlp_block(void* handle, const MlpBlock* block, float* x, int64
 }
 
 LW_EXPORT void lw_attention_block(void* handle, const AttentionBlock* block, const Step* step,
-                                  uint16_t* cache, float* x) {
+                                  int16_t* cache, float* x) {
   Pool& pool = *static_cast<Pool*>(handle);
   std::lock_guard<std::mutex> lock(pool.entry());
   void* memory = pool.shared().reserve(attention_room(*block, *step, nullptr).num_bytes);
@@ -85,7 +86,7 @@ LW_EXPORT void lw_attention_block(void* handle, const AttentionBlock* block, con
 // Whole layers one after the other, each an attention block and an MLP block.
 LW_EXPORT void lw_decoder_stack(void* handle, const AttentionBlock* const* attention,
                                 const MlpBlock* const* mlp, int64_t num_layers, const Step* step,
-                                uint16_t* const* caches, float* x) {
+                                int16_t* const* caches, float* x) {
   Pool& pool = *static_cast<Pool*>(handle);
   std::lock_guard<std::mutex> lock(pool.entry());
   const int64_t num_rows = step->num_rows;
@@ -112,7 +113,7 @@ LW_EXPORT void lw_decoder_stack(void* handle, const AttentionBlock* const* atten
 }
 
 // Turn, store and attend for a fused product (N, H + 2K, D), which is changed; out (N, H, D).
-LW_EXPORT void lw_attend(void* handle, const Heads* heads, const Step* step, uint16_t* cache, float* fused,
+LW_EXPORT void lw_attend(void* handle, const Heads* heads, const Step* step, int16_t* cache, float* fused,
                float* out) {
   Pool& pool = *static_cast<Pool*>(handle);
   std::lock_guard<std::mutex> lock(pool.entry());
@@ -121,6 +122,25 @@ LW_EXPORT void lw_attend(void* handle, const Heads* heads, const Step* step, uin
       pool.shared().reserve(4 * tasks.num_parts() * part_floats(*heads) + 64));
   const AttentionCall call{*heads, *step, cache, fused, {out, nullptr}};
   pool.run([&](int thread) { share_attention(pool, thread, 0, call, parts); });
+}
+
+// The sum of all parts in their order, rounded once, to `out` and, unless it is null, to `copy`.
+LW_EXPORT void lw_add_in_order(int32_t kind, const void* const* parts, int32_t num_parts,
+                               int64_t count, void* out, void* copy) {
+  wire::add_in_order(wire::Kind(kind), parts, num_parts, count, out, copy);
+}
+
+LW_EXPORT void lw_int8_encode(int32_t kind, const void* x, int64_t count, uint8_t* out) {
+  wire::encode(wire::Kind(kind), x, count, out);
+}
+
+LW_EXPORT void lw_int8_decode(int32_t kind, const uint8_t* blocks, int64_t count, void* out) {
+  wire::decode(wire::Kind(kind), blocks, count, out);
+}
+
+LW_EXPORT void lw_int8_total(const uint8_t* const* payloads, int32_t num_payloads,
+                             int64_t num_blocks, uint8_t* out) {
+  wire::total_of_blocks(payloads, num_payloads, num_blocks, out);
 }
 
 }  // extern "C"

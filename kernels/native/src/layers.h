@@ -82,7 +82,7 @@ inline MlpRoom mlp_room(const MlpBlock& block, int64_t num_rows, void* memory) {
 
 // x += out(attention(qkv(norm(x)))): every thread calls it, with a room of the same memory.
 inline void share_attention_block(Pool& pool, int thread, int phase, const AttentionBlock& block,
-                                  const Step& step, uint16_t* cache, const AttentionRoom& room,
+                                  const Step& step, int16_t* cache, const AttentionRoom& room,
                                   float* x) {
   const Weight& qkv = *block.qkv;
   const Weight& out = *block.out;

@@ -50,6 +50,7 @@ class Pool {
 
   explicit Pool(int num_threads) : num_threads_(num_threads) {
     scratch_ = std::vector<Arena>(num_threads);
+    claims_ = std::vector<Claims>(num_threads);
     for (int index = 1; index < num_threads; ++index) {
       workers_.emplace_back([this, index] { work(index); });
     }
@@ -83,17 +84,24 @@ class Pool {
 
   // Phases [first, first + count) begin anew; a barrier must lie between this and their next task.
   void restart(int first, int count) {
-    for (int i = first; i < first + count; ++i) {
-      counters_[i].value.store(0, std::memory_order_relaxed);
+    for (Claims& claims : claims_) {
+      for (int i = first; i < first + count; ++i) {
+        claims.next[i].store(0, std::memory_order_relaxed);
+      }
     }
   }
 
-  // The next task of a phase; tasks are handed out in order, to whichever thread asks.
-  int64_t claim(int phase) { return counters_[phase].value.fetch_add(1, std::memory_order_relaxed); }
-
+  // Runs a phase's tasks, each once. A thread takes its own run of neighbouring tasks first, so that
+  // what they read is one stream to its core's prefetchers, and then what others have left.
   template <class Task>
-  void share(int phase, int64_t num_tasks, const Task& task) {
-    for (int64_t i = claim(phase); i < num_tasks; i = claim(phase)) task(i);
+  void share(int thread, int phase, int64_t num_tasks, const Task& task) {
+    for (int turn = 0; turn < num_threads_; ++turn) {
+      const int owner = (thread + turn) % num_threads_;
+      const int64_t first = num_tasks * owner / num_threads_;
+      const int64_t count = num_tasks * (owner + 1) / num_threads_ - first;
+      std::atomic<int32_t>& next = claims_[owner].next[phase];
+      for (int64_t i = claim(next, count); i < count; i = claim(next, count)) task(first + i);
+    }
   }
 
   void barrier() {
@@ -115,6 +123,17 @@ class Pool {
   struct alignas(128) Line {
     std::atomic<T> value{0};
   };
+
+  // How many tasks of each phase were taken from one thread's run.
+  struct alignas(128) Claims {
+    std::atomic<int32_t> next[kMaxPhases] = {};
+  };
+
+  // Looks before it takes: most visits to another thread's run find it done.
+  static int64_t claim(std::atomic<int32_t>& next, int64_t count) {
+    if (next.load(std::memory_order_relaxed) >= count) return count;
+    return next.fetch_add(1, std::memory_order_relaxed);
+  }
 
   void wake() {
     epoch_.value.fetch_add(1, std::memory_order_seq_cst);
@@ -158,7 +177,7 @@ class Pool {
   Line<uint32_t> epoch_;
   Line<uint32_t> turn_;
   Line<int32_t> arrived_;
-  Line<int64_t> counters_[kMaxPhases];
+  std::vector<Claims> claims_;
 };
 
 }  // namespace lw

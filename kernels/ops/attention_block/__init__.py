@@ -27,9 +27,11 @@ def attention_block(
 
     Shapes: x (N, C) float32, and so the result; cosines, sines (P, D/2) float32, P at least the
     longest length; the lengths sum to N.
-    Numerics: maps as `kernels.ops.packed_gemm`; keys and values are kept in float16; scores and
-    sums in float32, an online softmax over blocks of 64 keys by absolute position, merged every
-    256. A row's result depends on no other row, no chunk, no page and no thread count.
+    Numerics: maps as `kernels.ops.packed_gemm`; keys and values are kept as integers of 14 bits
+    with a scale a token and head, queries and the softmax's weights become integers of 13 bits
+    (queries 12 for D above 64, 11 above 128). Their products are summed exactly, all else in
+    float32: an online softmax over blocks of 64 keys by absolute position, merged every 256. A
+    row's result depends on no other row, no chunk, no page and no thread count.
     Cost: the packed matrices and the cached rows once, x twice.
     Raises: ShapeError for other shapes; ImplUnavailable when `impl` cannot serve the case.
     Source: Dao 2023, arXiv:2307.08691; Kwon et al. 2023, arXiv:2309.06180, section 4.

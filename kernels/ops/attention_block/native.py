@@ -16,6 +16,8 @@ from kernels.ops.packed_gemm.quantised import PackedMatrix
 # N rows, C channels, H query heads, K key/value heads, D head dim, P pages, Z page size,
 # X = H + 2K.
 
+CACHE_DTYPE = torch.int16
+SCALE_WORDS = 2  # a float32 a token, beside the words of a head's keys or values
 _PAGE_SIZE = 16
 
 
@@ -31,8 +33,8 @@ class HeadShape:
 
     @property
     def page_shape(self) -> tuple[int, int, int]:
-        """A page of a layer: (K, keys or values, D Z); keys lie transposed, (D, Z)."""
-        return (self.num_kv_heads, 2, self.head_dim * self.page_size)
+        """A page of a layer: (K, keys or values, (D + 2) Z) words of 16 bits; see attention.h."""
+        return (self.num_kv_heads, 2, (self.head_dim + SCALE_WORDS) * self.page_size)
 
     def struct(
         self, q_norm_D: torch.Tensor | None = None, k_norm_D: torch.Tensor | None = None
@@ -80,7 +82,7 @@ class NativeAttentionBlock:
     def __call__(
         self, x_NC: torch.Tensor, cache: torch.Tensor, step: PagedStep, threads: Pool
     ) -> torch.Tensor:
-        """Add the block's output to x, in place. Shapes: x (N, C); cache (P, K, 2, D Z)."""
+        """Add the block's output to x, in place. Shapes: x (N, C); cache as `page_shape`."""
         self._call(threads.handle, self.address, step.address, cache.data_ptr(), x_NC.data_ptr())
         return x_NC
 
@@ -147,6 +149,6 @@ def attention_block(
     if not spans:
         return x_NC.clone()
     num_pages = 1 + max(page for span in spans for page in span.pages)
-    cache = torch.zeros(num_pages, *shape.page_shape, dtype=torch.float16)
+    cache = torch.zeros(num_pages, *shape.page_shape, dtype=CACHE_DTYPE)
     table = TurnTable(cosines_PR.float().contiguous(), sines_PR.float().contiguous())
     return block(x_NC.clone(), cache, PagedStep(spans, table), threads)

@@ -26,7 +26,7 @@ def attention_block(
 ) -> torch.Tensor:
     """See `kernels.ops.attention_block.attention_block`.
 
-    `quant` "groups" rounds the maps' inputs, and keys and values to float16, as that does.
+    `quant` "groups" rounds the maps' inputs, queries, keys and values to integers, as that does.
     """
     norm_C = weights.norm_C.to(x_NC.dtype)
     h_NC = F.rms_norm(x_NC, norm_C.shape, norm_C, weights.eps)
@@ -54,7 +54,9 @@ def _attend(
     q_HTD = _turned(_normed(q_HTD, weights.q_norm_D, weights.eps), *turns)
     k_KTD = _turned(_normed(k_KTD, weights.k_norm_D, weights.eps), *turns)
     if quant == "groups":
-        k_KTD, v_KTD = k_KTD.half().to(q_HTD.dtype), v_KTD.half().to(q_HTD.dtype)
+        most_query = 4095 if weights.head_dim <= 64 else 2047 if weights.head_dim <= 128 else 1023
+        q_HTD = _rounded(q_HTD, most_query)
+        k_KTD, v_KTD = _rounded(k_KTD, 8191), _rounded(v_KTD, 8191)
     o_HTD = F.scaled_dot_product_attention(
         q_HTD[None], k_KTD[None], v_KTD[None], is_causal=True, enable_gqa=True
     )[0]
@@ -65,6 +67,12 @@ def _normed(x_HTD: torch.Tensor, weight_D: torch.Tensor | None, eps: float) -> t
     if weight_D is None:
         return x_HTD
     return F.rms_norm(x_HTD, weight_D.shape, weight_D.to(x_HTD.dtype), eps)
+
+
+def _rounded(x_HTD: torch.Tensor, most: int) -> torch.Tensor:
+    """Each head of a token as integers of at most `most` with one scale."""
+    scale_HT1 = x_HTD.abs().amax(-1, keepdim=True).clamp_min(1e-30) / most
+    return (x_HTD / scale_HT1).round() * scale_HT1
 
 
 def _turned(x_HTD: torch.Tensor, cos_TR: torch.Tensor, sin_TR: torch.Tensor) -> torch.Tensor:

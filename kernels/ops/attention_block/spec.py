@@ -25,7 +25,7 @@ def _num_weights(case: Case) -> float:
 def _bytes(case: Case) -> float:
     n, c = case.sizes["N"], case.sizes["C"]
     bits, group = int(case.options.get("bits", "4")), int(case.options.get("group", "32"))
-    cached = 4.0 * n * case.sizes["K"] * case.sizes["D"]
+    cached = 4.0 * n * case.sizes["K"] * (case.sizes["D"] + 2)
     weights = _num_weights(case) * bytes_per_weight(bits, group, has_minima=True)
     return weights + cached + 8.0 * n * c
 
@@ -57,6 +57,7 @@ SPEC = OpSpec(
                 multiple_of("C", 32, "groups of columns"),
                 multiple_of("D", 32, "groups of columns"),
                 multiple_of("page", 16, "keys of 16 positions lie side by side"),
+                at_most("D", 256, "sums of its products of 13 and 14 bits stay below 2^31"),
                 at_most("H", 64, "partial sums of a token's heads lie on the stack"),
                 native_build(),
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernels.offline import Build
 from kernels.ops.int8_wire.tiles import NUM_WARPS, TILE_BLOCKS
-from kernels.requirements import at_most, dtype_in, on_backends, through_triton
+from kernels.requirements import at_most, dtype_in, native_build, on_backends, through_triton
 from kernels.spec import ITEM_BYTES, Case, Implementation, OpSpec, Tier
 
 _FOLDER = "kernels.ops.int8_wire"
@@ -39,6 +39,13 @@ SPEC = OpSpec(
                 dtype_in("fp32", "bf16", "fp16"),
                 at_most("N", 2**31 - 4096, "the values of a piece are counted in 32 bits"),
             ),
+        ),
+        Implementation(
+            name="native",
+            tier=Tier.FUSED,
+            entry=f"{_FOLDER}.native:int8_wire",
+            requires=(on_backends("cpu"), dtype_in("fp32", "bf16", "fp16"), native_build()),
+            evidence="run and compared with the reference on CPU, bit for bit",
         ),
         Implementation(
             name="cpu",

@@ -27,7 +27,7 @@ class NativeStack:
         mlp: Sequence[NativeMlpBlock],
         caches: Sequence[torch.Tensor],
     ) -> None:
-        """Keep blocks and caches. Shapes: a cache for every layer (P, K, 2, D Z)."""
+        """Keep blocks and caches. Shapes: a cache for every layer, as `HeadShape.page_shape`."""
         assert len(attention) == len(mlp) == len(caches)
         self._kept = (tuple(attention), tuple(mlp), tuple(caches))
         self._num_layers = len(attention)

@@ -23,7 +23,8 @@ from kernels.collectives.reduction import reference_all_reduce, reference_reduce
 from kernels.collectives.schedules import builders
 from kernels.collectives.schedules.threads import run_serially, run_threads
 from kernels.collectives.sentinel import Sentinel
-from kernels.collectives.tuning.probe import Case, fit_links, measure
+from kernels.collectives.tuning.links import fit_links
+from kernels.collectives.tuning.probe import Case, measure
 from kernels.collectives.tuning.trials import OPERATIONS
 from kernels.errors import KernelError
 from kernels.ledger import Ledger
@@ -66,6 +67,23 @@ def exact_all_reduce(comm, *, dtype, count, reduction):
             comm.all_reduce(part, reduction=reduction, algorithm=name)
         assert torch.equal(x, want), f"{name} in two pieces"
     return len(keeping(comm, "all_reduce", "exact"))
+
+
+def back_to_back(comm, *, num_calls):
+    """Calls of one round and of several, through the same slots, with ranks out of step."""
+    rank, size = comm.group.rank, comm.group.size
+    generator = torch.Generator().manual_seed(rank)
+    for call in range(num_calls):
+        count = (5, 300_001, 40_000, 700_003)[call % 4]
+        held = shards(size, (count,), "bfloat16", seed=call)
+        if torch.rand((), generator=generator) < 0.5:
+            time.sleep(0.002)
+        name = ("shm/two_shot", "shm/two_shot", "shm/one_shot")[call % 3]
+        x = comm.all_reduce(held[rank].clone(), algorithm=name)
+        assert torch.equal(x, reference_all_reduce(held)[0]), (call, name)
+        if call % 5 == 0:
+            gathered = comm.all_gather(held[rank], algorithm="shm/direct")
+            assert torch.equal(gathered, torch.cat(held)), call
 
 
 def moves(comm, *, dtype):
@@ -350,7 +368,17 @@ def hidden(comm, *, step_s, num_layers):
 CHECKS = {
     f.__name__: f
     for f in (
-        *(exact_all_reduce, moves, fast, int8, letters, background, refusals, strided),
+        *(
+            exact_all_reduce,
+            back_to_back,
+            moves,
+            fast,
+            int8,
+            letters,
+            background,
+            refusals,
+            strided,
+        ),
         *(decisions, fail, overlapped, measured, drifting, hidden, staged_copies),
     )
 }

@@ -18,6 +18,11 @@ def test_a_message_longer_than_the_slots_takes_rounds(pair):
     pair.run("exact_all_reduce", dtype="float32", count=700_001, reduction="sum")
 
 
+def test_rounds_of_many_calls_share_the_slots(pair, four):
+    pair.run("back_to_back", num_calls=24)
+    four.run("back_to_back", num_calls=9)
+
+
 def test_maxima(pair):
     pair.run("exact_all_reduce", dtype="bfloat16", count=1001, reduction="max")
 

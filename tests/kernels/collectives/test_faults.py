@@ -73,6 +73,6 @@ def test_the_group_is_founded_anew_and_the_past_is_refused(make_crew):
 def test_no_name_stays_in_shared_memory(pair):
     for process in pair.processes:
         maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
-        ours = [line for line in maps if "lanewise-" in line]
+        ours = [line for line in maps if "lanewise-" in line and ".so" not in line]
         assert len(ours) >= 3
         assert all(line.endswith("(deleted)") for line in ours)

@@ -12,7 +12,7 @@ from kernels.errors import ImplUnavailable, ShapeError
 from kernels.native.build import find_compiler
 from kernels.native.library import Pool, library, pool
 from kernels.ops.attention_block import attention_block
-from kernels.ops.attention_block.native import HeadShape, NativeAttentionBlock, attend
+from kernels.ops.attention_block.native import CACHE_DTYPE, HeadShape, NativeAttentionBlock, attend
 from kernels.ops.attention_block.reference import example
 from kernels.ops.attention_block.step import PagedStep, TurnTable
 from kernels.ops.mlp_block.native import NativeMlpBlock
@@ -55,7 +55,7 @@ class Setup:
         self.pages = torch.randperm(200, generator=generator).tolist()
 
     def cache(self) -> torch.Tensor:
-        return torch.full((200, *self.shape.page_shape), 3.0, dtype=torch.float16)
+        return torch.full((200, *self.shape.page_shape), 3, dtype=CACHE_DTYPE)
 
     def run(self, cache: torch.Tensor, spans: list[Span], threads: Pool | None = None):
         rows = [row for s in spans for row in range(s.start, s.start + s.num_tokens)]
@@ -140,7 +140,7 @@ def test_attention_by_itself_equals_that_of_the_block(setup: Setup) -> None:
             q[None].double(), k[None].double(), v[None].double(), is_causal=True, enable_gqa=True
         )[0].transpose(0, 1)
         mine, ours = ours[: span.num_tokens], ours[span.num_tokens :]
-        # Keys and values lie in float16: 2^-11 of their size, in scores of up to about 8.
+        # Queries and weights have 12 bits and a sign, keys and values one more: about float16.
         assert (mine - exact).abs().max() <= 2**-11 * 8 * exact.abs().max()
 
 

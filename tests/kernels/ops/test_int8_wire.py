@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.errors import ShapeError
+from kernels.native.library import build_problem
 from kernels.ops import int8_wire as wire
 
 IMPLS = ["torch", "cpu", *(["triton"] if os.environ.get("TRITON_INTERPRET") == "1" else [])]
+if build_problem() is None:
+    IMPLS.append("native")
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 few = settings(max_examples=12, deadline=None)
 

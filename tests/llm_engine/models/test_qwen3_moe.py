@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from llm_engine.errors import UnsupportedModel
+from llm_engine.layers.experts import MoeBlock, apply_experts
 from llm_engine.loader import load_weights
 from llm_engine.model_config import MoeConfig
-from llm_engine.models.moe import MoeBlock, apply_experts
 from llm_engine.weights.safetensors import SafetensorsCheckpoint
 
 LENGTH = 97

@@ -98,3 +98,15 @@ def test_without_a_host_tier_auto_computes_again() -> None:
     ledger = Ledger()
     assert not policy("auto", 0.0, ledger).should_copy(10)
     assert "host_cache_bytes is 0" in next(iter(ledger)).reasons[0]
+
+
+def test_a_prediction_is_trusted_only_near_what_was_measured():
+    model, decode, prompt = StepTimeModel(), StepShape(0, 4, 400), StepShape(64, 0, 2080)
+    for _ in range(7):
+        model.observe(decode, 2e-3)
+    assert model.trusted_s(decode) is None
+    model.observe(decode, 2e-3)
+    assert model.trusted_s(decode) == pytest.approx(2e-3, rel=0.01)
+    assert model.trusted_s(prompt) is None
+    model.observe(StepShape(32, 0, 528), 8e-3)
+    assert model.trusted_s(prompt) == pytest.approx(model.predict_s(prompt))

@@ -17,6 +17,7 @@ from kernels.collectives.schedules.virtual_time import link_time, simulate
 
 COSTS = LinkCosts(latency_s=0.0, ring_bytes_s=1e6, fan_bytes_s=1e6)
 WORK = builders.LayerWork(attention_s=1e-4, mlp_s=1e-4, wire_bytes=100)
+CONTEXT = builders.ContextWork(project_s=1e-4, attend_s=1e-4, wire_bytes=100)
 PATTERNS = {
     "blocking": lambda size, n: builders.blocking_layers(size, [WORK] * n),
     "token split": lambda size, n: builders.token_split(size, [WORK] * n),
@@ -25,6 +26,7 @@ PATTERNS = {
     "experts": lambda size, n: builders.expert_dispatch(size, 100, 100 * n, 1e-4, 1e-4),
     "ring": lambda size, n: builders.ring_attention(size + n, 1e-4, 100),
     "head groups": lambda size, n: builders.head_groups(size, n, 1e-4, 100, 100),
+    "shared rows": lambda size, n: builders.context_split(size, [[CONTEXT] * 2] * n),
     "pipeline": lambda size, n: builders.pipeline([[1e-4] * n] * size, [100] * n),
 }
 

@@ -11,7 +11,7 @@ from kernels.collectives.costs import ring_s
 from kernels.collectives.group import Group
 from kernels.collectives.sentinel import Sentinel
 from kernels.collectives.topology import this_topology
-from kernels.collectives.tuning.probe import fit
+from kernels.collectives.tuning.links import fit
 from kernels.collectives.tuning.table import load, save
 from kernels.collectives.tuning.trials import OPERATIONS, make_trial
 from kernels.collectives.tuning.tune import TuneSettings, tune

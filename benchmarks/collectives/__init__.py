@@ -1,0 +1,1 @@
+"""Two ranks that race collectives over memory, loopback and slow links."""

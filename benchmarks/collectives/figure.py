@@ -1,0 +1,43 @@
+"""Bars of the suite `collectives`: ours against the peer, and the share of the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.collectives.rows import Row
+from benchmarks.plot import BAR_HEIGHT_IN, BEHIND, OURS
+
+
+def save_collective_bars(rows: Sequence[Row], path: Path) -> Path:
+    """Draw all rows, the first one on top.
+
+    Returns: the path written.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = list(rows)[::-1]
+    names = [row["row"] for row in shown]
+    size = (14, 1.8 + BAR_HEIGHT_IN * len(shown))
+    figure, (left, right) = pyplot.subplots(1, 2, sharey=True, figsize=size)
+    ratios = [row["vs_peer"] or 0.0 for row in shown]
+    left.barh(names, ratios, color=[OURS if ratio >= 1 else BEHIND for ratio in ratios])
+    for place, (row, ratio) in enumerate(zip(shown, ratios, strict=True)):
+        left.annotate(f" {ratio:.2f} {row['peer']}", (ratio, place), va="center", fontsize="small")
+    left.set_xlim(0, max([2.0, *ratios]) * 1.35)
+    left.set_xlabel("times the peer (right of 1: ours is faster)")
+    right.barh(names, [row["of_limit"] or 0.0 for row in shown], color=OURS)
+    right.set_xlabel("of the measured limit")
+    for axes in (left, right):
+        axes.axvline(1, color="black", linewidth=0.8)
+        axes.margins(y=0.01)
+    first = shown[-1]
+    figure.suptitle(f"collectives, {first['machine']}, {first['commit']}")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return path

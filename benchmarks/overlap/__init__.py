@@ -1,0 +1,1 @@
+"""Prefill over two ranks and a slow link: serial, overlapped, predicted, and stage by stage."""

@@ -1,0 +1,201 @@
+"""One rank of a measurement: a process on a core of its own that does what it is told."""
+
+# N tokens of the prompt, C channels, S rows that are compared, V vocabulary.
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import os
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+from benchmarks.overlap.context import FusedContext
+from benchmarks.overlap.eager import EagerLayers
+from benchmarks.overlap.fused import FusedLayers, FusedWeights
+from benchmarks.overlap.models import MODELS, RandomWeights
+from benchmarks.overlap.shares import Share
+from benchmarks.overlap.stages import Stage
+from benchmarks.overlap.still import Still
+from kernels.collectives.communicator import HostCommunicator, join
+from kernels.collectives.group import Group
+from kernels.collectives.protocol import Communicator
+from kernels.collectives.schedules.measured import duration_s, median_seconds
+from kernels.collectives.schedules.threads import Ran
+from llm_engine.layers.step import Step
+from llm_engine.parallel.overlap import OverlappedLayers, TokenChunk
+from llm_engine.parallel.overlap_context import OverlappedContext, share_rows
+
+_TIMEOUT_S = 300.0
+_SEED = 1
+
+
+class RankWork:
+    """A rank's models and its link; every method is called on all ranks at the same time."""
+
+    def __init__(self, rank: int, size: int, folder: Path) -> None:
+        """Take a core, where there are enough of them."""
+        self._rank, self._size, self._folder = rank, size, folder
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) >= size:
+            os.sched_setaffinity(0, {cores[rank]})
+        torch.set_num_threads(1)
+        self._communicator: HostCommunicator | None = None
+        self._num_meetings = 0
+        self._reference_NC: torch.Tensor | None = None
+
+    def prepare(self, model: str, num_layers: int, num_tokens: int) -> dict[str, Any]:
+        """Make the weights of all stages of a model; returns its sizes."""
+        config = MODELS[model].config(num_layers)
+        weights = RandomWeights(config, torch.bfloat16)
+        share = Share(self._rank, self._size)
+        self._num_tokens = num_tokens
+        self._eager = EagerLayers(weights, share)
+        self._fused = FusedWeights(weights, share, num_tokens)
+        self._whole = FusedWeights(weights, Share(0, 1), num_tokens)
+        self._head = (weights("model.norm"), weights("lm_head"))
+        generator = torch.Generator().manual_seed(_SEED)
+        ids_N = torch.randint(0, config.vocab_size, (num_tokens,), generator=generator)
+        self._x_NC = F.embedding(ids_N, weights("model.embed_tokens"))
+        kv_bytes = 2 * config.num_kv_heads * config.head_dim * 2
+        return {
+            "parameters": weights.num_parameters,
+            "tp_bytes": 2 * config.hidden_size,
+            "cp_bytes": kv_bytes,
+            "layers": num_layers,
+        }
+
+    def meet(self, rate_bytes_s: float) -> None:
+        """Join the others over a link of this rate, each direction."""
+        if self._communicator is not None:
+            self._communicator.close()
+        self._num_meetings += 1
+        group = Group(
+            rank=self._rank,
+            size=self._size,
+            rendezvous=f"file://{self._folder}/meeting-{self._num_meetings}",
+            timeout_s=_TIMEOUT_S,
+            rate_bytes_s=rate_bytes_s,
+        )
+        self._communicator = join(group, transports=("shm",))
+
+    def compare_with_next(self) -> None:
+        """The next run becomes what later ones are compared with."""
+        self._reference_NC = None
+
+    def link(
+        self, operation: str, sizes: list[int], repeats: int, contract: str = "exact"
+    ) -> list[list[float]]:
+        """Seconds of an exchange of so many bytes (of all ranks in a gather), while idle."""
+        communicator = self._met
+        times: list[list[float]] = []
+        for size in sizes:
+            share = self._size if operation == "all_gather" else 1
+            x = torch.ones(size // 2 // share // 128, 128, dtype=torch.bfloat16)
+            exchange = functools.partial(getattr(communicator, operation), x, contract=contract)
+            exchange()
+            times.append([])
+            for _ in range(repeats):
+                communicator.barrier()
+                begin_s = time.perf_counter()
+                exchange()
+                times[-1].append(time.perf_counter() - begin_s)
+        return times
+
+    def compute(self, stage: Stage) -> dict[str, float]:
+        """Seconds of every node of a stage whose exchanges take no time; all ranks at once."""
+        self._met.barrier()
+        ran, _ = self._once(stage, Still(self._met.group), is_overlapped=False)
+        nodes = median_seconds([ran])
+        return {r.node.name: nodes[r.node.name] for r in ran if r.node.kind == "compute"}
+
+    def run(self, stage: Stage) -> dict[str, Any]:
+        """A prefill: seconds, core seconds, and what it yielded."""
+        self._met.barrier()
+        core_s = time.process_time()
+        ran, rows = self._once(stage, self._met, is_overlapped=stage.is_overlapped)
+        core_s = time.process_time() - core_s
+        computing_s = sum(r.end_s - r.begin_s for r in ran if r.node.kind == "compute")
+        return {"seconds": duration_s(ran), "core_s": core_s, "computing_s": computing_s} | (
+            self._result(stage, rows)
+        )
+
+    @property
+    def _met(self) -> HostCommunicator:
+        assert self._communicator is not None, "meet first"
+        return self._communicator
+
+    def _once(
+        self, stage: Stage, communicator: Communicator, *, is_overlapped: bool
+    ) -> tuple[list[Ran], torch.Tensor]:
+        if stage.split == "cp":
+            layers = FusedContext(self._whole, self._rank, self._size, self._num_tokens)
+            xs = [self._x_NC[p.start : p.start + p.num_tokens] for p in layers.pieces]
+            split = OverlappedContext(layers, communicator, stage.contract)
+            return split(xs, is_overlapped=is_overlapped), torch.cat(xs)
+        is_eager = stage.kernels == "generic"
+        updates = self._eager if is_eager else FusedLayers(self._fused)
+        bounds = [i * self._num_tokens // stage.num_chunks for i in range(stage.num_chunks + 1)]
+        chunks = [
+            TokenChunk(self._x_NC[begin:end], self._step(begin, end, is_eager=is_eager))
+            for begin, end in itertools.pairwise(bounds)
+        ]
+        run = OverlappedLayers(updates, communicator, stage.contract)
+        ran = run(chunks, is_overlapped=is_overlapped)
+        return ran, torch.cat([chunk.x_NC for chunk in chunks])
+
+    def _step(self, begin: int, end: int, *, is_eager: bool) -> Step:
+        step = self._fused.step(begin, end - begin)
+        return Step(step.token_ids_N, _nothing) if is_eager else step
+
+    def _result(self, stage: Stage, rows: torch.Tensor) -> dict[str, Any]:
+        """Bits, next tokens and the distance to the first stage that ran, of this rank's rows."""
+        own = torch.cat([
+            torch.arange(p.start, p.start + p.num_tokens)
+            for p in (turn[self._rank] for turn in share_rows(self._num_tokens, self._size))
+        ])  # fmt: skip
+        digest = hashlib.sha256(rows.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+        rows = rows if stage.split == "cp" else rows[own]
+        if self._reference_NC is None:
+            self._reference_NC = rows.clone()
+        reference = self._reference_NC.float()
+        is_same = self._tokens(rows) == self._tokens(self._reference_NC)
+        return {
+            "digest": digest,
+            "own_digest": hashlib.sha256(
+                rows.contiguous().view(torch.uint8).numpy().tobytes()
+            ).hexdigest(),
+            "error": float((rows.float() - reference).norm() / reference.norm()),
+            "tokens_equal": int(is_same.sum()),
+            "tokens": len(rows),
+            "last_is_equal": bool(is_same[own.argmax()]),
+            "last": int(own.max()),
+        }
+
+    def _tokens(self, rows_SC: torch.Tensor) -> torch.Tensor:
+        """The likeliest next token of each row."""
+        norm_C, head_VC = self._head
+        h_SC = F.rms_norm(rows_SC, norm_C.shape, norm_C, 1e-5)
+        return torch.cat([F.linear(h, head_VC).argmax(-1) for h in h_SC.split(256)])
+
+
+def _nothing(*_: object) -> torch.Tensor:
+    raise AssertionError("the eager layers attend themselves")
+
+
+def serve(rank: int, size: int, folder: Path, pipe: Connection) -> None:
+    """Carry out orders until there are no more; answers are ("value", x) or ("error", text)."""
+    work = RankWork(rank, size, folder)
+    while (order := pipe.recv()) is not None:
+        name, arguments = order
+        with torch.inference_mode():
+            try:
+                pipe.send(("value", getattr(work, name)(*arguments)))
+            except Exception as error:  # noqa: BLE001 - told to the parent, which raises it
+                pipe.send(("error", f"rank {rank}, {name}: {type(error).__name__}: {error}"))

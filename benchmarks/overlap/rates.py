@@ -1,0 +1,84 @@
+"""Serial against overlapped prefill at three link rates, measured and predicted."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.overlap.measure import Measurement, StageRun
+from benchmarks.overlap.stages import Stage
+from kernels.collectives.schedules.gate import best_bound
+from llm_engine.parallel.overlap_choice import CHUNKS, choose_overlap
+
+# Wire time over computation time of the serial run. At 1 there is most to hide.
+WIRE_OVER_COMPUTE = (0.5, 1.0, 2.0)
+SERIAL = Stage(name="serial")
+
+Row = dict[str, Any]
+
+
+class WrongBits(AssertionError):
+    """An overlapped run did not yield the bits of the same chunks one after the other."""
+
+
+def overlapped(num_chunks: int, *, is_overlapped: bool = True) -> Stage:
+    """The token split in so many chunks."""
+    return Stage(name="overlapped", num_chunks=num_chunks, is_overlapped=is_overlapped)
+
+
+def measure_rates(name: str, at: Measurement, say: Callable[[str], None]) -> list[Row]:
+    """One row for each rate. Raises: WrongBits."""
+    at.meet(float("inf"))
+    compute_s = at.computation_s(SERIAL)
+    return [_at_rate(name, at, ratio, compute_s, say) for ratio in WIRE_OVER_COMPUTE]
+
+
+def _at_rate(
+    name: str, at: Measurement, ratio: float, compute_s: float, say: Callable[[str], None]
+) -> Row:
+    rate = at.rate_for(ratio * compute_s)
+    at.meet(rate)
+    say(f"{name}: {rate / 1e6:.1f} MB/s, wire {ratio} x computation")
+    costs = at.step_costs([SERIAL, *(overlapped(k) for k in CHUNKS)])
+    num_chunks, decision = choose_overlap(at.sizes.num_tokens, costs, f"{name}, prefill")
+    stage = overlapped(max(num_chunks, 2))
+    serial, hidden = at.rounds([SERIAL, stage], say)
+    in_turn = at.crew("run", overlapped(stage.num_chunks, is_overlapped=False))[0]
+    if in_turn["digest"] != hidden.result["digest"]:
+        raise WrongBits(f"{name}: {stage.num_chunks} overlapped chunks differ from those in turn")
+    return _row(name, at, ratio, rate, serial, hidden) | {
+        "gate": decision.chosen,
+        "gate_reasons": list(decision.reasons),
+    }
+
+
+def _row(
+    name: str, at: Measurement, ratio: float, rate: float, serial: StageRun, hidden: StageRun
+) -> Row:
+    pairs = zip(serial.seconds, hidden.seconds, strict=True)
+    gain = statistics.median(s / h for s, h in pairs)
+    serial_s, hidden_s = (at.predicted(run.stage).duration_s for run in (serial, hidden))
+    predicted = serial_s / hidden_s
+    computing = at.predicted(serial.stage).busy_s(0)
+    return {
+        "suite": "overlap",
+        "row": f"{name}, wire {ratio:g} x compute: overlapped",
+        "ours": gain,
+        "unit": "x serial",
+        "limit": predicted,
+        "of_limit": (gain - 1) / (predicted - 1) if predicted > 1 else None,
+        "rate_bytes_s": rate,
+        "num_chunks": hidden.stage.num_chunks,
+        "serial_s": serial.median_s,
+        "overlapped_s": hidden.median_s,
+        "predicted_serial_s": serial_s,
+        "predicted_overlapped_s": hidden_s,
+        "bound": best_bound(computing, serial_s - computing),
+        "ours_of_least_times": min(serial.seconds) / min(hidden.seconds),
+        "stretch_of_computation": statistics.median(hidden.stretch),
+        "same_bits_as_chunks_in_turn": True,
+        "same_bits_as_whole": hidden.result["digest"] == serial.result["digest"],
+        "rounds": len(serial.seconds),
+        "link": "in-process limit of each message",
+    }

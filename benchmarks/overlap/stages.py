@@ -1,0 +1,57 @@
+"""The stages of the staircase: which kernels, which layout, overlapped or not, on which wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from kernels.collectives.calls import Contract
+
+Kernels = Literal["generic", "fused"]
+Split = Literal["tp", "cp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One way to run a prefill over the ranks. With one chunk nothing can overlap."""
+
+    name: str
+    kernels: Kernels = "fused"
+    split: Split = "tp"
+    num_chunks: int = 1
+    is_overlapped: bool = False
+    contract: Contract = "exact"
+
+    @property
+    def computation(self) -> tuple[str, str, int]:
+        """Stages of equal computation share its measurement."""
+        return self.kernels, self.split, self.num_chunks
+
+
+def staircase(num_chunks: int) -> tuple[Stage, ...]:
+    """From generic kernels and blocking reductions to all that the engine has.
+
+    `num_chunks` is what the gate chose for the token split, 1 for none.
+    """
+    return (
+        Stage(name="generic kernels, blocking TP", kernels="generic"),
+        Stage(name="fused kernels, blocking TP"),
+        Stage(
+            name="+ overlap of TP by token chunks",
+            num_chunks=num_chunks,
+            is_overlapped=num_chunks > 1,
+        ),
+        Stage(name="+ layout: CP, overlapped", split="cp", num_chunks=2, is_overlapped=True),
+        Stage(
+            name="+ wire: int8",
+            split="cp",
+            num_chunks=2,
+            is_overlapped=True,
+            contract="int8",
+        ),
+    )
+
+
+# The first, the second and the last stage are the levels of the published staircase.
+LEVELS: Mapping[str, int] = {"generic": 0, "kernels": 1, "all": -1}

@@ -1,0 +1,1 @@
+"""Measuring what this machine takes for computing and for talking, and constants fitted to it."""

@@ -1,0 +1,1 @@
+"""How long operations and exchanges take on a machine, from its facts and stated assumptions."""

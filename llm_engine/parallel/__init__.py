@@ -1,0 +1,1 @@
+"""One engine over several ranks: layouts, shares of weights, exchanges, step commands."""

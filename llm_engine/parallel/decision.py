@@ -1,0 +1,98 @@
+"""Why a model lies over its ranks as it does, for the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernels.ledger import Decision, Rejection
+from kernels.spec import Tier
+from llm_engine.model_config import ModelConfig
+from llm_engine.parallel.layout import Layout, PhaseLayouts
+
+WHERE = "llm engine, ranks"
+EVIDENCE = "run on CPU between processes of one host; over several GPUs or hosts: unverified"
+
+
+def layout_decisions(config: ModelConfig, layouts: PhaseLayouts, *, asked: str) -> list[Decision]:
+    """Layouts, the exchange of attention, embedding and head, and how experts are reached."""
+    decisions = [_layout(layouts, asked)]
+    if layouts.prefill.cp > 1:
+        decisions.append(_exchange(config, layouts))
+    if layouts.held_tp > 1:
+        decisions.append(_vocabulary(layouts))
+    if config.moe is not None and layouts.prefill.ep > 1:
+        decisions.append(_experts(layouts))
+    return decisions
+
+
+def _layout(layouts: PhaseLayouts, asked: str) -> Decision:
+    reasons = ["sums over ranks are in rank order, in float32, rounded once (exact)"]
+    if layouts.is_hybrid:
+        reasons.append(
+            f"one set of weights, in {layouts.held_tp} shares: the finer phase computes with views "
+            "of them, and both find keys and values where the other left them, by head"
+        )
+        reasons.append("matrices stay row-major, since slices of a vendor's blocks cannot be taken")
+    laid = _decision("layout", str(layouts), tuple(reasons))
+    return replace(laid, asked=asked, source="explicit")
+
+
+def _exchange(config: ModelConfig, layouts: PhaseLayouts) -> Decision:
+    layout = layouts.prefill if layouts.prefill.cp > 1 else layouts.decode
+    heads, unit = config.num_kv_heads, layout.unit
+    if layout.exchange == "gather":
+        reasons = (
+            f"{heads} key/value heads over {unit} ranks: each would lie on several ranks anyway, "
+            "and gathered keys are fewer bytes than exchanged queries and outputs",
+        )
+        return _decision("attention of split rows", "keys and values gathered", reasons)
+    reasons = (
+        f"{heads} key/value heads over {unit} ranks: each rank caches its own, once",
+        "attention is balanced whatever the lengths, and a layout by head finds the same cache",
+    )
+    return _decision("attention of split rows", "all-to-all by heads", reasons)
+
+
+def _vocabulary(layouts: PhaseLayouts) -> Decision:
+    copies = layouts.held_tp
+    whole = Rejection(
+        candidate="a whole embedding on each rank",
+        reasons=(
+            f"{copies} copies of the largest matrix, to save one of 2 L + 1 exchanges of a step",
+        ),
+    )
+    return _decision(
+        "embedding and head",
+        f"vocabulary in {copies} parts",
+        ("the embedding's sum is exact, since all terms but one are zero",),
+        rejected=(whole,),
+    )
+
+
+def _experts(layouts: PhaseLayouts) -> Decision:
+    def form(layout: Layout) -> str:
+        if layout.cp == 1:
+            return "all rows on all ranks, one all-reduce"
+        if layout.dispatch == "a2a":
+            return "rows sent to the ranks of their experts and back"
+        return "rows gathered, sums scattered"
+
+    forms = dict.fromkeys(form(layout) for layout in (layouts.prefill, layouts.decode))
+    return _decision("experts", "; ".join(forms), ("as the layout says",))
+
+
+def _decision(
+    what: str, chosen: str, reasons: tuple[str, ...], rejected: tuple[Rejection, ...] = ()
+) -> Decision:
+    return Decision(
+        kind="layout",
+        where=WHERE,
+        what=what,
+        asked="auto",
+        chosen=chosen,
+        tier=Tier.VENDOR,
+        source="default",
+        reasons=reasons,
+        rejected=rejected,
+        evidence=EVIDENCE,
+    )

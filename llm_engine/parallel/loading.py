@@ -1,0 +1,193 @@
+"""Reading one rank's share of a model, once everything that can be refused has been."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from kernels.collectives.board import MAX_RANKS
+from kernels.collectives.group import Group
+from llm_engine.adapters.adapter_set import AdapterSet
+from llm_engine.config import EngineConfig
+from llm_engine.decisions import decide
+from llm_engine.errors import InvalidConfig
+from llm_engine.layers.weight_form import PACKED, choose_weights
+from llm_engine.loader import (
+    LoadedModel,
+    choose_dtype,
+    load_tokenizer,
+    open_checkpoint,
+    read_tensors,
+)
+from llm_engine.memory.machine import MachineMemory, read_machine_memory
+from llm_engine.model_config import ModelConfig
+from llm_engine.models.base import CausalModel
+from llm_engine.models.parameters import Parameters, WeightFacts
+from llm_engine.parallel.layout import PhaseLayouts
+from llm_engine.parallel.sharded_checkpoint import ShardedCheckpoint, num_parameters
+from llm_engine.parallel.shares import (
+    cached_heads,
+    check_fit,
+    cuts_groups,
+    held_share,
+    local_config,
+    settled,
+)
+from llm_engine.weights.checkpoint import UnpackedCheckpoint
+from llm_engine.weights.resolve import ModelSource, resolve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A rank's part of a model.
+
+    `whole` are the model's sizes, `cached` those of what this rank attends with and caches;
+    `num_parameters` counts the whole model.
+    """
+
+    whole: ModelConfig
+    cached: ModelConfig
+    layouts: PhaseLayouts
+    model: CausalModel
+    dtype: torch.dtype
+    is_packed: bool
+    source: ModelSource
+    facts: WeightFacts
+    num_parameters: int
+    eos_token_ids: frozenset[int]
+
+    def loaded(self) -> LoadedModel:
+        """The share as an engine takes it, with the tokenizer."""
+        tokenizer, eos_token_ids = load_tokenizer(self.source, self.eos_token_ids)
+        return LoadedModel(
+            model=self.model,
+            tokenizer=tokenizer,
+            eos_token_ids=eos_token_ids,
+            source=self.source,
+            dtype=self.dtype,
+            facts=self.facts,
+            adapters=AdapterSet([]),
+            shape=self.cached,
+            num_parameters=self.num_parameters,
+            is_packed=self.is_packed,
+        )
+
+
+def check_layout(config: EngineConfig) -> PhaseLayouts:
+    """What can be refused of a layout before any rank is started.
+
+    Raises: ModelNotFound, UnsupportedModel; InvalidConfig for a layout that the model or another
+        setting does not allow, or of more ranks than a group may have.
+    """
+    layouts = PhaseLayouts.parse(config.layout)
+    if not 2 <= layouts.num_ranks <= MAX_RANKS:
+        raise InvalidConfig(
+            f"layout {layouts} is for {layouts.num_ranks} ranks, a group has 2 to {MAX_RANKS}: "
+            "leave layout out for one rank"
+        )
+    _refuse_unsupported(config)
+    checkpoint = open_checkpoint(resolve(config.model))
+    whole = ModelConfig.from_mapping(checkpoint.config)
+    checkpoint.close()
+    check_fit(whole, layouts, layouts.num_ranks)
+    return layouts
+
+
+def load_share(config: EngineConfig, group: Group) -> Share:
+    """Check the layout, then read the rank's weights.
+
+    Raises: ModelNotFound, UnsupportedModel; before a weight is read, what `decide` raises, and
+        InvalidConfig for a layout that the model, the group or another setting does not allow.
+    """
+    layouts = PhaseLayouts.parse(config.layout)
+    _refuse_unsupported(config)
+    source = resolve(config.model)
+    dtype = choose_dtype(config.dtype)
+    checkpoint = open_checkpoint(source)
+    whole = ModelConfig.from_mapping(checkpoint.config)
+    check_fit(whole, layouts, group.size)
+    layouts = settled(whole, layouts)
+    parameters = Parameters.of(whole)
+    parameters.check(checkpoint)
+    facts, total = parameters.facts(checkpoint, dtype), num_parameters(checkpoint, whole)
+    held = held_share(whole, layouts, group.rank)
+    local = local_config(whole, held, held.heads)
+    heads = cached_heads(whole, layouts.decode, group.rank)
+    cached = local_config(whole, held, heads)
+    is_packed = _is_packed(config, whole, cached, layouts, is_quantised=facts.is_quantised)
+    if is_packed:
+        dtype = torch.float32  # of what lies between the packed products
+    else:
+        checkpoint = UnpackedCheckpoint(checkpoint)
+    view = ShardedCheckpoint(checkpoint, whole, held, keeps_rows=layouts.is_hybrid)
+    own = Parameters.of(local).facts(view, dtype)
+    # Every rank refuses what rank 0 would refuse, so that none waits for another.
+    decide(
+        config,
+        cached,
+        dtype,
+        is_quantised=is_packed,
+        weight_bytes=own.packed_bytes if is_packed else own.unpacked_bytes,
+        machine=part_of(read_machine_memory(), layouts.num_ranks),
+    )
+    return Share(
+        whole=whole,
+        cached=cached,
+        is_packed=is_packed,
+        layouts=layouts,
+        model=read_tensors(local, view, dtype),
+        dtype=dtype,
+        source=source,
+        facts=facts,
+        num_parameters=total,
+        eos_token_ids=checkpoint.eos_token_ids,
+    )
+
+
+def part_of(memory: MachineMemory, num_ranks: int) -> MachineMemory:
+    """One rank's part of the memory that the ranks of a host have together."""
+    return replace(
+        memory,
+        total_bytes=memory.total_bytes // num_ranks,
+        available_bytes=memory.available_bytes // num_ranks,
+        bound_by=f"{memory.bound_by}, over {num_ranks} ranks",
+    )
+
+
+def _is_packed(
+    config: EngineConfig,
+    whole: ModelConfig,
+    cached: ModelConfig,
+    layouts: PhaseLayouts,
+    *,
+    is_quantised: bool,
+) -> bool:
+    """Whether every rank keeps quantised weights packed: decided alike on all of them.
+
+    Raises: InvalidConfig where packed weights are asked for and cannot be had.
+    """
+    reasons: list[str] = []
+    if layouts.is_hybrid:
+        reasons.append("one phase computes with slices of the weights, which panels do not have")
+    if layouts.prefill.exchange == "gather":
+        reasons.append("keys that are gathered lie in torch's layout")
+    shares = [held_share(whole, layouts, rank) for rank in range(layouts.num_ranks)]
+    if any(cuts_groups(whole, share) for share in shares):
+        reasons.append("a share would begin within a group of columns that have one scale")
+    if config.weights == PACKED and reasons:
+        raise InvalidConfig(
+            f"weights is packed and layout {layouts}, but {'; '.join(reasons)}: ask for 'auto'"
+        )
+    is_possible, _ = choose_weights(config, cached, is_quantised=is_quantised)
+    return is_possible and not reasons
+
+
+def _refuse_unsupported(config: EngineConfig) -> None:
+    refused = (
+        (config.adapters, "adapters have no shares yet: merge them into the weights"),
+        (config.batch_invariant, "batch_invariant has no form over ranks: leave one of them out"),
+    )
+    for is_asked, reason in refused:
+        if is_asked:
+            raise InvalidConfig(f"layout is {config.layout!r}: {reason}")

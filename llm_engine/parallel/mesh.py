@@ -1,0 +1,142 @@
+"""The communicators of a rank along the axes of a layout, each group joined once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from kernels.collectives.alone import Alone
+from kernels.collectives.communicator import join
+from kernels.collectives.protocol import Communicator
+from llm_engine.errors import InvalidConfig
+from llm_engine.parallel.layout import Layout, PhaseLayouts, Place
+from llm_engine.parallel.renewable import RenewableCommunicator
+
+# A communicator among some ranks of another's group; every one of them calls it.
+JoinPart = Callable[[Communicator, tuple[int, ...]], Communicator]
+_AXES = ("tp", "cp", "unit", "peers")
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Whom a rank exchanges with in one phase.
+
+    tp and cp: along those axes; unit: the ranks of one tp x cp grid; peers: all that share the
+    rank's layers and rows; world: all. `before` and `after` are the world ranks at the same place
+    of the neighbouring stages.
+    """
+
+    place: Place
+    tp: Communicator
+    cp: Communicator
+    unit: Communicator
+    peers: Communicator
+    world: Communicator
+    before: int | None
+    after: int | None
+
+
+class Groups:
+    """The groups that a rank has joined, by their ranks; phases share them."""
+
+    def __init__(self, world: Communicator, join_part: JoinPart) -> None:
+        """Nothing is joined yet."""
+        self._world = world
+        self._join_part = join_part
+        self._joined: dict[tuple[int, ...], Communicator] = {}
+
+    def meshes(self, layouts: PhaseLayouts) -> tuple[Mesh, Mesh]:
+        """Those of both phases. All ranks call this at the same time."""
+        rank = self._world.group.rank
+        wanted = {
+            axis_ranks(layout, rank, axis)
+            for layout in (layouts.prefill, layouts.decode)
+            for axis in _AXES
+        }
+        # In one order on all ranks, so that no two wait for each other in different groups.
+        for ranks in sorted(wanted):
+            self._join(ranks)
+        return self._mesh(layouts.prefill), self._mesh(layouts.decode)
+
+    def renew(self) -> None:
+        """Join the same groups anew, in a world that was founded anew; meshes stay as they are.
+
+        The new followers call `meshes` at the same time.
+        """
+        for ranks, communicator in sorted(self._joined.items()):
+            if isinstance(communicator, RenewableCommunicator) and communicator is not self._world:
+                communicator.close()
+                communicator.renew(self._join_part(self._world, ranks))
+
+    def close(self) -> None:
+        """Close what was joined; the world stays its owner's."""
+        for communicator in self._joined.values():
+            if communicator is not self._world:
+                communicator.close()
+        self._joined.clear()
+
+    def _mesh(self, layout: Layout) -> Mesh:
+        rank = self._world.group.rank
+        tp, cp, unit, peers = (self._joined[axis_ranks(layout, rank, axis)] for axis in _AXES)
+        place = Place.of(layout, rank)
+        return Mesh(
+            place=place,
+            tp=tp,
+            cp=cp,
+            unit=unit,
+            peers=peers,
+            world=self._world,
+            before=rank - layout.stage if place.pp > 0 else None,
+            after=rank + layout.stage if place.pp < layout.pp - 1 else None,
+        )
+
+    def _join(self, ranks: tuple[int, ...]) -> None:
+        if ranks in self._joined:
+            return
+        if len(ranks) == 1:
+            self._joined[ranks] = Alone()
+        elif len(ranks) == self._world.group.size:
+            self._joined[ranks] = self._world
+        else:
+            self._joined[ranks] = RenewableCommunicator(self._join_part(self._world, ranks))
+
+
+def axis_ranks(layout: Layout, rank: int, axis: str) -> tuple[int, ...]:
+    """The ranks that a rank exchanges with along an axis, itself included, in order."""
+    mine = Place.of(layout, rank)
+
+    def is_along(other: Place) -> bool:
+        if other.pp != mine.pp:
+            return False
+        if axis == "peers":
+            return other.cp == mine.cp
+        if other.replica != mine.replica:
+            return False
+        is_same_tp, is_same_cp = other.tp == mine.tp, other.cp == mine.cp
+        return {"tp": is_same_cp, "cp": is_same_tp, "unit": True}[axis]
+
+    ranks: Iterable[int] = range(layout.num_ranks)
+    return tuple(other for other in ranks if is_along(Place.of(layout, other)))
+
+
+def join_part(world: Communicator, ranks: tuple[int, ...]) -> Communicator:
+    """Found a group of some ranks of a host's group, beside its own rendezvous file.
+
+    Raises: InvalidConfig where the ranks meet over tcp, whose one port serves one group.
+    """
+    group = world.group
+    if not group.rendezvous.startswith("file:"):
+        raise InvalidConfig(
+            f"the ranks meet at {group.rendezvous}, but a layout with several axes needs a "
+            "rendezvous file:///path, beside which its groups meet"
+        )
+    name = "-".join(map(str, ranks))
+    return join(
+        replace(
+            group,
+            rank=ranks.index(group.rank),
+            size=len(ranks),
+            rendezvous=f"{group.rendezvous}-ranks-{name}",
+            islands=(),
+        )
+    )

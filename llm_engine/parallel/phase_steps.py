@@ -1,0 +1,171 @@
+"""Steps of one phase on one rank: rows cut into chunks and shares, computed, sent on."""
+
+# N rows of a chunk on this rank, S rows with logits, C channels, V vocabulary.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from kernels.collectives.lane import Handle
+from kernels.collectives.reduction import piece_sizes
+from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache
+from llm_engine.layers.bound_ops import BoundOps
+from llm_engine.layers.native import NativeAttend, NativeCache
+from llm_engine.layers.step import Attend, Step
+from llm_engine.models.base import CausalModel
+from llm_engine.parallel.exchange import HeadExchange, KeyGather
+from llm_engine.parallel.overlap_steps import OverlappedSteps, shares_rows
+from llm_engine.parallel.rank_ops import RankOps
+from llm_engine.parallel.shares import HeadShare, ranges
+from llm_engine.parallel.spans import attention_growth, cut_spans, shrinking_chunks
+from llm_engine.parallel.step_command import StepCommand
+
+_CHUNKS_PER_STAGE = 4
+_LEAST_ROWS = 32  # below it a product is bound by its weights, and smaller is not faster
+
+
+class PhaseSteps:
+    """Computes steps in one layout."""
+
+    def __init__(
+        self,
+        model: CausalModel,
+        cache: PagedCache | NativeCache,
+        bound: BoundOps,
+        ops: RankOps,
+        cp_heads: Sequence[HeadShare],
+        overlap: OverlappedSteps | None = None,
+    ) -> None:
+        """`cp_heads` are the heads that each cp rank's cache holds; `overlap` cuts prompts."""
+        self._overlap = overlap
+        self._model, self._cache, self._bound, self._ops = model, cache, bound, ops
+        self._cp_heads = cp_heads
+        self._mesh, self._layout = ops.mesh, ops.layout
+        self._growth = attention_growth(ops.config)
+
+    def run(self, command: StepCommand) -> torch.Tensor | None:
+        """Logits (S, V) on rank 0 if there are rows for them, None elsewhere."""
+        sent: list[Handle[None]] = []
+        found: list[torch.Tensor] = []
+        chunks = self._chunks(command)
+        shared = self._shared_out(chunks)
+        owned = [runs[self._mesh.place.cp] for runs in shared]
+        steps = (self._step(command, rows, runs) for rows, runs in zip(chunks, shared, strict=True))
+        for own, x_NC in zip(owned, self._hidden(steps, len(chunks)), strict=True):
+            if self._mesh.after is not None:
+                sent.append(self._ops.send_on(x_NC))
+            else:
+                found.append(x_NC[[row - own.start for row in command.logit_rows if row in own]])
+        for handle in sent:
+            handle.wait()
+        return self._logits(command, chunks, found) if command.logit_rows else None
+
+    def renew(self) -> None:
+        """Decide again what was decided with ranks that are no longer there."""
+        if self._overlap is not None:
+            self._overlap.forget()
+
+    def _step(self, command: StepCommand, rows: range, runs: Sequence[range]) -> Step:
+        own = runs[self._mesh.place.cp]
+        token_ids_N = torch.tensor(command.token_ids[own.start : own.stop], dtype=torch.int64)
+        return Step(token_ids_N, self._attend(command.spans, rows, runs))
+
+    def _hidden(self, steps: Iterable[Step], num_chunks: int) -> Iterator[torch.Tensor]:
+        if self._overlap is not None and num_chunks > 1:
+            yield from self._overlap.hidden(list(steps))
+            return
+        for step in steps:
+            yield self._model.hidden(step, self._ops)
+
+    def _chunks(self, command: StepCommand) -> list[range]:
+        """One chunk; several where exchanges hide, or that shrink where stages work at once."""
+        num_stages = self._layout.pp
+        # A decode step is bound by its weights: two halves take each stage twice as long as one.
+        num_tokens = len(command.token_ids)
+        if command.phase == "decode":
+            return [range(num_tokens)]
+        if num_stages == 1:
+            return ranges(num_tokens, self._overlap.num_chunks(num_tokens) if self._overlap else 1)
+        most = _CHUNKS_PER_STAGE * num_stages
+        return shrinking_chunks(command.spans, most, self._growth, _LEAST_ROWS)
+
+    def _shared_out(self, chunks: Sequence[range]) -> list[list[range]]:
+        """The rows of each chunk on each cp rank; turns alternate where later rows cost more."""
+        owned: list[list[range]] = []
+        for turn, rows in enumerate(chunks):
+            runs = ranges(len(rows), self._layout.cp)
+            own = [range(rows.start + run.start, rows.start + run.stop) for run in runs]
+            is_turned = turn % 2 == 1 and shares_rows(self._layout)
+            owned.append(own[::-1] if is_turned else own)
+        return owned
+
+    def _attend(self, spans: Sequence[AttentionSpan], rows: range, runs: Sequence[range]) -> Attend:
+        """Of a chunk whose rows the cp ranks have in `runs`."""
+        if self._layout.cp == 1 or self._layout.exchange == "heads":
+            attention = self._whole(cut_spans(spans, rows))
+            if self._layout.cp == 1:
+                return attention
+            counts = piece_sizes(len(rows), self._layout.cp)
+            return HeadExchange(attention, self._mesh.cp, self._cp_heads, counts)
+        cache = self._cache
+        assert isinstance(cache, PagedCache), "gathered keys lie in torch's layout"
+        parts = [span for run in runs for span in cut_spans(spans, run)]
+        slots = [slot for span in parts for slot in _slots(span, cache.page_size)]
+        own = runs[self._mesh.place.cp]
+        inner = self._paged(cache, cut_spans(spans, own)) if own else None
+        return KeyGather(inner, self._mesh.cp, cache, torch.tensor(slots))
+
+    def _whole(self, spans: Sequence[AttentionSpan]) -> Attend:
+        if isinstance(self._cache, NativeCache):
+            return NativeAttend(self._cache, spans, self._model.rotary)
+        return self._paged(self._cache, spans)
+
+    def _paged(self, cache: PagedCache, spans: Sequence[AttentionSpan]) -> PagedAttention:
+        positions = [p for span in spans for p in range(span.start, span.end)]
+        rotation = self._model.rotary.rotation(torch.tensor(positions))
+        return PagedAttention(cache, spans, self._bound, rotation)
+
+    def _logits(
+        self, command: StepCommand, chunks: Sequence[range], found: Sequence[torch.Tensor]
+    ) -> torch.Tensor | None:
+        mesh, config = self._mesh, self._ops.config
+        world = mesh.world.group
+        if mesh.after is None:
+            x_SC = self._gathered(command, chunks, torch.cat(list(found)))
+            logits_SV = self._model.logits(x_SC, self._ops)
+            if mesh.before is None:
+                return logits_SV if world.rank == 0 else None
+            if mesh.place.replica == 0 and mesh.unit.group.rank == 0:
+                self._ops.in_lane(mesh.world.send, logits_SV, 0).wait()
+        elif world.rank == 0:
+            logits_SV = torch.empty(len(command.logit_rows), config.vocab_size)
+            last = world.size - self._layout.stage
+            return self._ops.in_lane(mesh.world.receive, logits_SV, last).wait()
+        return None
+
+    def _gathered(
+        self, command: StepCommand, chunks: Sequence[range], x_NC: torch.Tensor
+    ) -> torch.Tensor:
+        """The rows with logits of all cp ranks, in the order of the step."""
+        if self._layout.cp == 1:
+            return x_NC
+        owned = self._shared_out(chunks)
+        order = [
+            row
+            for rank in range(self._layout.cp)
+            for runs in owned
+            for row in command.logit_rows
+            if row in runs[rank]
+        ]
+        return self._mesh.cp.all_gather(x_NC)[torch.tensor(order).argsort()]
+
+
+def _slots(span: AttentionSpan, page_size: int) -> list[int]:
+    """Where a span's tokens lie in a layer's cache, page after page."""
+    pages = span.pages
+    return [
+        pages[place // page_size] * page_size + place % page_size
+        for place in range(span.start, span.end)
+    ]

@@ -1,0 +1,185 @@
+"""The parts of a model on one rank of a layout: its share is computed, then exchanged."""
+
+# N rows of the step on this rank, S rows with logits, C channels, V vocabulary.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from kernels.collectives.lane import Handle
+from kernels.collectives.protocol import Communicator
+from llm_engine.layers.blocks import AttentionBlock, DecoderLayer, MlpBlock, TorchBlocks
+from llm_engine.layers.bound_ops import BoundOps
+from llm_engine.layers.embedding import Embedding
+from llm_engine.layers.experts import MoeBlock
+from llm_engine.layers.linear import Linear
+from llm_engine.layers.step import Step
+from llm_engine.model_config import ModelConfig
+from llm_engine.parallel.expert_exchange import ExpertExchange
+from llm_engine.parallel.layout import Layout, PhaseLayouts
+from llm_engine.parallel.mesh import Mesh
+from llm_engine.parallel.shares import (
+    WeightShare,
+    held_share,
+    local_config,
+    phase_share,
+    ranges,
+)
+from llm_engine.parallel.slices import BlockSlices, rows_of, shifted
+
+B = TypeVar("B")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RankOps:
+    """See `llm_engine.layers.model_ops.ModelOps`; one phase of one rank.
+
+    Numerics: sums over ranks are in rank order, in float32, rounded once (contract `exact`).
+    """
+
+    def __init__(
+        self, config: ModelConfig, layouts: PhaseLayouts, layout: Layout, mesh: Mesh, ops: BoundOps
+    ) -> None:
+        """`config` is the whole model's; `ops` are bound for the heads that the cache holds."""
+        rank = mesh.world.group.rank
+        self.config = config
+        self.mesh = mesh
+        self.layout = layout
+        self.share: WeightShare = phase_share(config, layout, rank)
+        self._ops = ops
+        self._held = held_share(config, layouts, rank)
+        self._slices = BlockSlices(self._held, self.share, config.head_dim)
+        local = local_config(config, self.share, self.share.heads)
+        self._blocks = TorchBlocks(local, ops.rms_norm, ops.swiglu)
+        self._experts = ExpertExchange(config, layout, mesh, self.share, ops)
+        self._made: dict[tuple[int, type], tuple[Any, Any]] = {}
+        place = mesh.place
+        self._head_rows = ranges(config.vocab_size, layout.unit)[place.tp * layout.cp + place.cp]
+
+    def embed(self, embedding: Embedding, token_ids_N: torch.Tensor) -> torch.Tensor:
+        """The rows of the rank's part of the vocabulary, summed; or what the stage before sent.
+
+        Exact: all but one of the terms are zero.
+        """
+        mesh = self.mesh
+        if mesh.before is not None:
+            shape = (len(token_ids_N), self.config.hidden_size)
+            # Of a packed embedding, which a tied last stage has, come float32 values.
+            weight = embedding.weight
+            x_NC = torch.empty(shape, dtype=torch.float32 if weight is None else weight.dtype)
+            return self.in_lane(mesh.world.receive, x_NC, mesh.before).wait()
+        held, used = self._held.vocabulary, self.share.vocabulary
+        if mesh.tp.group.size == 1:
+            return embedding(token_ids_N)
+        is_mine_N = (token_ids_N >= used.start) & (token_ids_N < used.stop)
+        x_NC = embedding(torch.where(is_mine_N, token_ids_N - held.start, 0))
+        x_NC.mul_(is_mine_N.unsqueeze(1))
+        return mesh.tp.all_reduce(x_NC)
+
+    def send_on(self, x_NC: torch.Tensor) -> Handle[None]:
+        """Send hidden states to the next stage while this one goes on."""
+        assert self.mesh.after is not None
+        return self.in_lane(self.mesh.world.send, x_NC, self.mesh.after)
+
+    def in_lane(self, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Handle[T]:
+        """Issue an exchange among all ranks behind those before it."""
+        # Whether inference mode is on belongs to a thread: the lane's has to be told.
+        mode = torch.inference_mode(torch.is_inference_mode_enabled())
+        return self.mesh.world.start(mode(operation), *args, **kwargs)
+
+    def stack(self, layers: Sequence[DecoderLayer], x_NC: torch.Tensor, step: Step) -> torch.Tensor:
+        """All layers of a dense model. Shapes: x and result (N, C)."""
+        for index, layer in enumerate(layers):
+            x_NC = self.attention_block(index, layer.attention, x_NC, step)
+            x_NC = self.mlp_block(index, layer.mlp, x_NC, step)
+        return x_NC
+
+    def attention_block(
+        self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """Shapes: x and result (N, C). Stores the rank's keys and values on the way."""
+        return x_NC + self.mesh.tp.all_reduce(self.attention_update(layer, block, x_NC, step))
+
+    def mlp_block(
+        self, layer: int, block: MlpBlock, x_NC: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """Shapes: x and result (N, C)."""
+        return x_NC + self.mesh.tp.all_reduce(self.mlp_update(layer, block, x_NC, step))
+
+    def moe_block(
+        self, layer: int, block: MoeBlock, x_NC: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """Shapes: x and result (N, C)."""
+        del step
+        return x_NC + self._experts(self._sliced(layer, block, self._slices.experts), x_NC)
+
+    def moe_update(self, layer: int, block: MoeBlock, x_NC: torch.Tensor) -> torch.Tensor:
+        """The rank's term where all ranks have all rows. Shapes: x and result (N, C)."""
+        return self._experts.term(self._sliced(layer, block, self._slices.experts), x_NC)
+
+    @property
+    def expert_ranks(self) -> Communicator:
+        """The ranks whose terms of a block of experts are summed, where all have all rows."""
+        return self.mesh.peers if self.layout.ep > 1 else self.mesh.tp
+
+    def attention_update(
+        self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """The rank's term of what the block adds, not exchanged. Shapes: x and result (N, C)."""
+        block = self._sliced(layer, block, self._slices.attention)
+        return self._blocks.attention_update(layer, block, x_NC, step)
+
+    def heads(
+        self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See `TorchBlocks.heads`, of the rank's weights."""
+        block = self._sliced(layer, block, self._slices.attention)
+        return self._blocks.heads(layer, block, x_NC, step)
+
+    def output(
+        self, layer: int, block: AttentionBlock, o_NHD: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """See `TorchBlocks.output`, of the rank's weights: a term of a sum where tp is not 1."""
+        block = self._sliced(layer, block, self._slices.attention)
+        return self._blocks.output(layer, block, o_NHD, step)
+
+    def mlp_update(
+        self, layer: int, block: MlpBlock, x_NC: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """The rank's term of what the block adds, not exchanged. Shapes: x and result (N, C)."""
+        block = self._sliced(layer, block, self._slices.mlp)
+        return self._blocks.mlp_update(layer, block, x_NC, step)
+
+    def logits(
+        self, x_NC: torch.Tensor, norm_C: torch.Tensor, head: Linear, eps: float
+    ) -> torch.Tensor:
+        """Logits (S, V) on the first rank of the unit, (0, V) elsewhere; x is (S, C) on all."""
+        unit = self.mesh.unit
+        h_SC, _, _ = self._ops.rms_norm(x_NC, norm_C, eps=eps)
+        if self._held.head == self._head_rows:
+            part = head
+        elif head.weight is None or head.is_packed:  # whole, in a form that has no slices
+            part = head if unit.group.rank == 0 else None
+        else:
+            part = rows_of(head, [shifted(self._head_rows, -self._held.head.start)])
+        part_VS = h_SC.new_empty(0, len(x_NC), dtype=torch.float32)
+        if part is not None:
+            part_VS = part(h_SC).float().T.contiguous()
+        sizes = [len(part_VS), *(0 for _ in unit.group.others)]
+        logits_VS, _ = unit.all_to_all(part_VS, sizes)
+        return logits_VS.T.contiguous() if unit.group.rank == 0 else logits_VS.new_empty(0, 0)
+
+    def _sliced(self, layer: int, block: B, slice_block: Callable[[B], B]) -> B:
+        """The phase's share of a block, made when first met."""
+        if self._slices.is_whole:
+            return block
+        key = (layer, type(block))
+        known, sliced = self._made.get(key, (None, None))
+        if known is not block or sliced is None:
+            sliced = slice_block(block)
+            self._made[key] = (block, sliced)
+        return sliced

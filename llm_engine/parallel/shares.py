@@ -1,0 +1,234 @@
+"""Which heads, channels, experts, vocabulary rows and layers a rank holds and uses: arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from kernels.collectives.reduction import piece_sizes
+from llm_engine.errors import InvalidConfig
+from llm_engine.model_config import ModelConfig, MoeConfig
+from llm_engine.parallel.layout import Layout, PhaseLayouts, Place
+
+_GROUP = 32  # the widest group of quantised weights
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShare:
+    """Query heads and the key/value heads that they attend to, which several ranks may hold."""
+
+    queries: range
+    kv: range
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every key/value head here serves equally many of the query heads here."""
+        return len(self.kv) > 0 and len(self.queries) % len(self.kv) == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightShare:
+    """What of each kind a rank has. `vocabulary` is the embedding's rows, `head` the head's.
+
+    `adds_bias` is true on the one rank of those whose outputs are summed that adds the biases.
+    """
+
+    heads: HeadShare
+    channels: range
+    experts: range
+    expert_channels: range
+    vocabulary: range
+    head: range
+    layers: range
+    adds_bias: bool
+    adds_expert_bias: bool
+
+
+def ranges(count: int, parts: int) -> list[range]:
+    """0..count cut into runs that differ by at most 1, the longer ones first."""
+    bounds = [0, *accumulate(piece_sizes(count, parts))]
+    return [range(start, end) for start, end in pairwise(bounds)]
+
+
+def joined(runs: list[range]) -> range:
+    """Neighbouring runs, which may overlap, as one."""
+    filled = [run for run in runs if run] or runs[:1]
+    return range(filled[0].start, filled[-1].stop)
+
+
+def head_shares(num_heads: int, num_kv_heads: int, parts: int) -> list[HeadShare]:
+    """The heads of each of `parts` ranks: query heads follow their key/value head.
+
+    With fewer key/value heads than ranks, each lies on several, which share its query heads.
+    """
+    group = num_heads // num_kv_heads
+    if parts <= num_kv_heads:
+        return [
+            HeadShare(range(kv.start * group, kv.stop * group), kv)
+            for kv in ranges(num_kv_heads, parts)
+        ]
+    shares: list[HeadShare] = []
+    for kv, holders in enumerate(ranges(parts, num_kv_heads)):
+        for run in ranges(group, len(holders)):
+            queries = range(kv * group + run.start, kv * group + run.stop)
+            shares.append(HeadShare(queries, range(kv, kv + 1)))
+    return shares
+
+
+def heads_of(config: ModelConfig, layout: Layout, tp: int, index: int) -> HeadShare:
+    """The heads of share `index` of `tp`: whole shares of the unit's ranks, so that they nest."""
+    fine = head_shares(config.num_heads, config.num_kv_heads, layout.unit)
+    width = layout.unit // tp
+    mine = fine[index * width : (index + 1) * width]
+    return HeadShare(joined([s.queries for s in mine]), joined([s.kv for s in mine]))
+
+
+def phase_share(config: ModelConfig, layout: Layout, rank: int) -> WeightShare:
+    """What a rank computes with in one phase."""
+    return _share(config, layout, Place.of(layout, rank), layout.tp)
+
+
+def held_share(config: ModelConfig, layouts: PhaseLayouts, rank: int) -> WeightShare:
+    """What a rank keeps in memory: enough for both phases."""
+    layout = layouts.prefill if layouts.prefill.tp <= layouts.decode.tp else layouts.decode
+    return _share(config, layout, Place.of(layout, rank), layouts.held_tp)
+
+
+def cached_heads(config: ModelConfig, layout: Layout, rank: int) -> HeadShare:
+    """The heads whose keys and values a rank's cache holds, with their query heads."""
+    place = Place.of(layout, rank)
+    if layout.exchange == "gather":
+        return heads_of(config, layout, layout.tp, place.tp)
+    return heads_of(config, layout, layout.unit, place.tp * layout.cp + place.cp)
+
+
+def settled(config: ModelConfig, layouts: PhaseLayouts) -> PhaseLayouts:
+    """The layouts with a way of exchanging in place of "auto".
+
+    By heads, the cache holds each key once, where tp ranks look for it, and attention is balanced
+    whatever the rows' lengths. Only where a key/value head would lie on several ranks anyway, and
+    both phases are alike, gathering moves fewer bytes.
+    """
+    is_gathered = not layouts.is_hybrid and config.num_kv_heads < layouts.prefill.unit
+    exchange = "gather" if is_gathered else "heads"
+
+    def settle(layout: Layout) -> Layout:
+        is_open = layout.cp > 1 and layout.exchange == "auto"
+        return replace(layout, exchange=exchange) if is_open else layout
+
+    return PhaseLayouts(settle(layouts.prefill), settle(layouts.decode))
+
+
+def local_config(config: ModelConfig, share: WeightShare, heads: HeadShare) -> ModelConfig:
+    """The model as a rank's layers see it: its own heads, channels, experts and layers."""
+    moe = config.moe
+    if moe is not None:
+        moe = _local_moe(moe, share)
+    return replace(
+        config,
+        num_heads=len(heads.queries),
+        num_kv_heads=len(heads.kv),
+        intermediate_size=len(share.channels),
+        num_layers=len(share.layers),
+        moe=moe,
+    )
+
+
+def cuts_groups(config: ModelConfig, share: WeightShare) -> bool:
+    """Whether a share's columns begin or end within a group of quantised weights."""
+    heads = share.heads.queries
+    runs = [range(heads.start * config.head_dim, heads.stop * config.head_dim), share.channels]
+    runs.append(share.expert_channels)
+    return any(bound % _GROUP for run in runs for bound in (run.start, run.stop))
+
+
+def check_fit(config: ModelConfig, layouts: PhaseLayouts, num_ranks: int) -> None:
+    """Raises: InvalidConfig, with the bound, for a layout that this model or group cannot have."""
+    if layouts.num_ranks != num_ranks:
+        raise InvalidConfig(
+            f"layout {layouts} is for {layouts.num_ranks} ranks, the group has {num_ranks}"
+        )
+    for layout in dict.fromkeys((layouts.prefill, layouts.decode)):
+        _check_layout(config, layout)
+
+
+def _check_layout(config: ModelConfig, layout: Layout) -> None:
+    bounds = [("tp x cp", layout.unit, config.num_heads, "query heads")]
+    bounds += [("tp", layout.tp, config.intermediate_size, "channels of the MLP")]
+    bounds += [("pp", layout.pp, config.num_layers, "layers")]
+    if config.moe is not None:
+        bounds += [("ep", layout.ep, config.moe.num_experts, "experts")]
+        width = layout.tp if layout.ep == 1 else layout.stage // layout.ep
+        bounds += [("tp", width, config.moe.intermediate_size, "channels of an expert")]
+    elif layout.ep > 1:
+        raise InvalidConfig(f"layout {layout}: the model has no experts: leave ep out")
+    for axis, asked, available, what in bounds:
+        if asked > available:
+            raise InvalidConfig(
+                f"layout {layout}: {axis} is {asked}, but the model has {available} {what}"
+            )
+    shares = [cached_heads(config, layout, rank) for rank in range(layout.num_ranks)]
+    shares += [heads_of(config, layout, layout.tp, index) for index in range(layout.tp)]
+    uneven = [s for s in shares if not s.queries or not s.is_uniform]
+    if uneven:
+        raise InvalidConfig(
+            f"layout {layout}: {config.num_heads} query heads over {config.num_kv_heads} key/value "
+            f"heads leave a rank with {len(uneven[0].queries)} over {len(uneven[0].kv)}: take "
+            f"a tp x cp that divides {config.num_kv_heads}, or that it divides"
+        )
+
+
+def _share(config: ModelConfig, layout: Layout, place: Place, tp: int) -> WeightShare:
+    index = place.tp * tp // layout.tp
+    expert, width, expert_index = _expert_place(layout, place, tp, index)
+    layers = ranges(config.num_layers, layout.pp)[place.pp]
+    vocabulary = _run(config.vocab_size, layout.unit, tp, index)
+    none = range(0)
+    is_first, is_last = place.pp == 0, place.pp == layout.pp - 1
+    moe = config.moe
+    return WeightShare(
+        heads=heads_of(config, layout, tp, index),
+        channels=_run(config.intermediate_size, layout.unit, tp, index),
+        experts=none if moe is None else ranges(moe.num_experts, layout.ep)[expert],
+        expert_channels=none
+        if moe is None
+        else _run(moe.intermediate_size, max(layout.unit, width), width, expert_index),
+        vocabulary=vocabulary if is_first or (config.is_tied and is_last) else none,
+        head=vocabulary if is_last else none,
+        layers=layers,
+        adds_bias=index == 0,
+        adds_expert_bias=expert_index == 0,
+    )
+
+
+def _expert_place(layout: Layout, place: Place, tp: int, index: int) -> tuple[int, int, int]:
+    """Which run of experts, and into how many shares their channels are cut, and which of them."""
+    if layout.ep == 1:
+        return 0, tp, index
+    width = layout.stage // layout.ep
+    number = (place.replica * layout.tp + place.tp) * layout.cp + place.cp
+    return number // width, width, number % width
+
+
+def _run(count: int, fine: int, parts: int, index: int) -> range:
+    """Share `index` of `parts`, made of whole ones of `fine`, so that shares nest.
+
+    In whole groups of columns that share a scale, where there are enough of them.
+    """
+    width, unit = fine // parts, _GROUP
+    if count % unit or count // unit < fine:
+        unit = 1
+    run = joined(ranges(count // unit, fine)[index * width : (index + 1) * width])
+    return range(run.start * unit, run.stop * unit)
+
+
+def _local_moe(moe: MoeConfig, share: WeightShare) -> MoeConfig:
+    first = share.layers.start
+    dense = (layer - first for layer in share.layers if not moe.is_sparse(layer))
+    return replace(
+        moe,
+        num_experts=len(share.experts),
+        intermediate_size=len(share.expert_channels),
+        sparse_step=1,
+        dense_layers=frozenset(dense),
+    )

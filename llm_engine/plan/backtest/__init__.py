@@ -1,0 +1,1 @@
+"""Published figures of other systems, predicted from stated inputs: fits, predictions, misses."""

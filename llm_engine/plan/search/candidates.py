@@ -1,0 +1,92 @@
+"""The layouts worth predicting, and those left out with their reason."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from llm_engine.plan.search.layout import Experts, Layout
+from llm_engine.plan.search.model_steps import ModelFacts
+
+CHUNKS = (2048, 4096, 8192, 16384)
+_OVERLAPS = (1, 2, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A layout that is not taken."""
+
+    phase: str
+    layout: str
+    reason: str
+
+
+def layouts(
+    facts: ModelFacts, num_devices: int, phase: str, wire: str
+) -> tuple[tuple[Layout, ...], tuple[Rejected, ...]]:
+    """Every layout of a phase that the model allows, and the reasons against others."""
+    kept: list[Layout] = []
+    rejected: dict[str, Rejected] = {}
+    for layout in _all(facts, num_devices, phase, wire):
+        reason = _against(facts, layout)
+        if reason:
+            entry = Rejected(phase=phase, layout=str(layout), reason=reason)
+            rejected.setdefault(reason, entry)
+        else:
+            kept.append(layout)
+    return tuple(kept), tuple(rejected.values())
+
+
+def overlapped(layout: Layout) -> tuple[Layout, ...]:
+    """The layout with each number of chunks; one where nothing is exchanged."""
+    if layout.width == 1:
+        return (layout,)
+    return tuple(replace(layout, num_chunks=count) for count in _OVERLAPS)
+
+
+def _all(facts: ModelFacts, n: int, phase: str, wire: str) -> Iterator[Layout]:
+    is_prefill = phase == "prefill"
+    for replicas, pp, tp in itertools.product(_divisors(n), repeat=3):
+        if n % (replicas * pp * tp):
+            continue
+        rest = n // (replicas * pp * tp)
+        for experts in _ways(facts, tp, rest):
+            base = Layout(
+                replicas=replicas,
+                pp=pp,
+                tp=tp,
+                cp=rest if is_prefill else 1,
+                dp=1 if is_prefill else rest,
+                experts=experts,
+                wire=wire if tp * rest > 1 else "bf16",
+            )
+            shards = (1,) if is_prefill else _divisors(max(1, tp // facts.kv_heads))
+            for shard in shards:
+                yield replace(base, kv_shard=shard)
+
+
+def _ways(facts: ModelFacts, tp: int, rest: int) -> tuple[Experts, ...]:
+    if not facts.num_experts:
+        return ("dense",)
+    if tp * rest == 1:
+        return ("local",)
+    if rest == 1:
+        return ("reduce",)
+    return ("gather", "exchange", "local")
+
+
+def _against(facts: ModelFacts, layout: Layout) -> str:
+    if facts.num_heads % layout.tp:
+        return f"{facts.num_heads} heads cannot be divided by {layout.tp}"
+    if layout.cp > 1 and facts.has_recurrence:
+        return "a recurrent state is passed from token to token: no cut by tokens"
+    if layout.pp > facts.num_layers:
+        return f"{facts.num_layers} layers make no {layout.pp} stages"
+    if facts.num_experts and facts.num_experts % layout.width:
+        return f"{facts.num_experts} experts cannot be divided by {layout.width}"
+    return ""
+
+
+def _divisors(n: int) -> tuple[int, ...]:
+    return tuple(d for d in range(1, n + 1) if n % d == 0)

@@ -1,0 +1,114 @@
+"""What a device holds under a pair of layouts: weights, workspace, and the room for cached rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llm_engine.plan.search.work import stage_layers
+
+if TYPE_CHECKING:
+    from kernels.layer_groups import ModelShape
+    from llm_engine.plan.search.layout import Layout
+    from llm_engine.plan.search.model_steps import ModelSteps
+    from llm_engine.plan.search.prediction import StepSize
+
+_RUNTIME_BYTES = 1.0e9  # context of the driver, libraries, graphs: assumed
+_CPU_RUNTIME_BYTES = 0.6e9
+_SAFETY = 0.04  # of the memory: fragmentation and what nobody counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Bytes of the fullest device, and what the rest holds.
+
+    Units: bytes; tokens of all sequences on the whole machine (`kv_tokens`), of the longest
+    sequence (`max_context`). `free_bytes` below 0: it does not fit.
+    """
+
+    total_bytes: int
+    weight_bytes: float
+    workspace_bytes: float
+    reserved_bytes: float
+    token_bytes: float
+    kv_tokens: int
+    max_context: int
+
+    @property
+    def free_bytes(self) -> float:
+        """For cached rows."""
+        return self.total_bytes - self.weight_bytes - self.workspace_bytes - self.reserved_bytes
+
+
+def memory_use(
+    steps: ModelSteps,
+    prefill: Layout,
+    decode: Layout,
+    size: StepSize,
+    *,
+    total_bytes: int,
+    num_sequences: int,
+    is_cpu: bool = False,
+) -> MemoryUse:
+    """Memory of the fullest device when both phases share one set of weights."""
+    shape, facts = steps.at(size), steps.facts
+    weights = weight_bytes(shape, prefill, decode, steps)
+    workspace = _workspace(steps, prefill, size)
+    reserved = (_CPU_RUNTIME_BYTES if is_cpu else _RUNTIME_BYTES) + _SAFETY * total_bytes
+    heads = min(decode.tp, facts.kv_heads)
+    share = 1 / decode.pp / heads / decode.kv_shard
+    token_bytes = shape.cache_bytes_per_token * share
+    fixed = sum(rows.bytes_per_sequence for rows in shape.rows) / decode.pp / heads
+    own = -(-num_sequences // (decode.dp * decode.replicas))
+    free = total_bytes - weights - workspace - reserved - fixed * own
+    tokens = max(0, int(free / token_bytes)) if token_bytes else 0
+    return MemoryUse(
+        total_bytes=total_bytes,
+        weight_bytes=weights,
+        workspace_bytes=workspace + fixed * own,
+        reserved_bytes=reserved,
+        token_bytes=token_bytes,
+        kv_tokens=tokens * decode.dp * decode.replicas,
+        max_context=min(tokens, facts.max_context),
+    )
+
+
+def weight_bytes(shape: ModelShape, prefill: Layout, decode: Layout, steps: ModelSteps) -> float:
+    """Bytes of weights on the fullest device: whatever either phase needs there.
+
+    Products that both phases cut by heads are cut; one phase that needs them whole keeps them so.
+    """
+    cut = min(prefill.tp, decode.tp)
+    experts = 1 if prefill.experts == "local" else prefill.width
+    total = 0.0
+    for group in shape.phases[-1].groups:
+        layers = stage_layers(group, prefill)
+        for use in group.uses:
+            whole = layers * use.count * use.cost.weight_bytes
+            if use.op == "engram":
+                continue  # its table stays in host memory
+            if not group.layers:
+                whole /= prefill.width  # the head is cut by columns of the vocabulary
+            elif use.op == "moe_gemm":
+                whole /= experts
+            elif use.is_cut:
+                whole /= cut
+            total += whole
+    embedding = shape.weight_bytes - sum(
+        g.num_layers * u.count * u.cost.weight_bytes
+        for g in shape.phases[-1].groups
+        for u in g.uses
+    )
+    return total + max(0.0, embedding) / prefill.width
+
+
+def _workspace(steps: ModelSteps, layout: Layout, size: StepSize) -> float:
+    """Activations of a prefill step: residual streams, an MLP's inside, gathered rows."""
+    facts, item = steps.facts, steps.item_bytes
+    own_rows = size.rows / (layout.cp * layout.dp)
+    streams = 4 * own_rows * facts.hidden * facts.row_streams * item
+    gathered = (
+        2 * size.rows * facts.hidden * item if layout.experts not in ("local", "dense") else 0.0
+    )
+    inside = 6 * own_rows * facts.hidden * item * max(1, facts.top_k) / 2
+    return streams + gathered + inside

@@ -1,0 +1,87 @@
+"""A model's shape at every size of step that a search asks for, and what layouts need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kernels.layer_groups import ModelShape
+from llm_engine.plan.config_fields import ConfigFields
+from llm_engine.plan.families import describe
+from llm_engine.plan.request import PlanRequest
+from llm_engine.plan.search.prediction import StepSize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What decides how a model can be cut.
+
+    `full_layers` of `num_layers` compute every row of a prompt; the others the last window alone.
+    `kv_heads` ranks can divide cached rows by heads; `row_streams` residual streams cross a stage.
+    """
+
+    hidden: int
+    num_layers: int
+    full_layers: int
+    window: int
+    num_moe_layers: int
+    num_experts: int
+    top_k: int
+    num_heads: int
+    kv_heads: int
+    row_streams: int
+    max_context: int
+    has_recurrence: bool
+    has_shared_rows: bool
+
+
+class ModelSteps:
+    """A model's shape for each size of step, described once.
+
+    Raises: UnsupportedModel from `at` for a config that is not known.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], request: PlanRequest, name: str) -> None:
+        """`request` holds the formats; its sizes do not matter."""
+        self._raw, self._request, self._name = raw, request, name
+        self._known: dict[tuple[int, int, int], ModelShape] = {}
+        self.facts = _facts(ConfigFields(raw), str(raw.get("model_type")))
+
+    @property
+    def item_bytes(self) -> int:
+        """Of an activation."""
+        return 4 if self._request.dtype == "fp32" else 2
+
+    def at(self, size: StepSize) -> ModelShape:
+        """The model when a step has this size."""
+        rows = size.rows if size.phase == "prefill" else 1
+        batch = size.batch if size.phase == "decode" else 1
+        key = (rows, size.context, batch)
+        if key not in self._known:
+            request = replace(self._request, prefill_tokens=rows, context=size.context, batch=batch)
+            self._known[key] = describe(self._raw, request, name=self._name)
+        return self._known[key]
+
+
+def _facts(fields: ConfigFields, family: str) -> ModelFacts:
+    layers = fields.count("num_hidden_layers")
+    experts = fields.count("n_routed_experts", fields.count("num_experts", 0))
+    sources = fields.counts("kv_source_layer_ids")
+    shares = family in ("deepseek_v4", "deepseek_v41", "deepseek_v32", "glm_moe_dsa", "glm5_next")
+    heads = fields.count("num_attention_heads")
+    return ModelFacts(
+        hidden=fields.count("hidden_size"),
+        num_layers=layers,
+        full_layers=max(sources) if sources else layers,
+        window=fields.count("sliding_window", 0) if sources else 0,
+        num_moe_layers=layers - fields.count("first_k_dense_replace", 0) if experts else 0,
+        num_experts=experts,
+        top_k=fields.count("num_experts_per_tok", 0) if experts else 0,
+        num_heads=heads,
+        kv_heads=1 if shares else fields.count("num_key_value_heads", heads),
+        row_streams=fields.count("hc_mult", 1),
+        max_context=fields.count("max_position_embeddings"),
+        has_recurrence="linear_attention" in fields.texts("layer_types"),
+        has_shared_rows=shares,
+    )

@@ -1,0 +1,69 @@
+"""What a step is predicted to take: the types that the planner hands on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernels.cost_model.parts import Parts
+    from llm_engine.plan.search.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSize:
+    """One step. Units: tokens of all sequences (`rows`), tokens before its end (`context`)."""
+
+    phase: str
+    rows: int
+    context: int
+    batch: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPrediction:
+    """One step under one layout.
+
+    Units: seconds. `seconds` is from one step's end to the next's in a steady state; `fill_s` what
+    the first one takes more (a pipeline's other stages). `parts` are before `hidden_s` is taken
+    off: transfers under computation less what cutting costs. `low_s` to `high_s` is the interval
+    of the stated errors. `sent_bytes` leave each rank.
+    """
+
+    layout: Layout
+    size: StepSize
+    seconds: float
+    fill_s: float
+    low_s: float
+    high_s: float
+    parts: Parts
+    hidden_s: float
+    sent_bytes: float
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def binds(self) -> str:
+        """The cause that takes most."""
+        return self.parts.binds
+
+    @property
+    def rows_s(self) -> float:
+        """Rows a second on all replicas."""
+        return self.layout.replicas * self.size.rows / self.seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "layout": {**asdict(self.layout), "text": str(self.layout)},
+            "size": asdict(self.size),
+            "seconds": self.seconds,
+            "fill_s": self.fill_s,
+            "low_s": self.low_s,
+            "high_s": self.high_s,
+            "parts_s": self.parts.as_dict(),
+            "hidden_s": self.hidden_s,
+            "sent_bytes": self.sent_bytes,
+            "rows_per_s": self.rows_s,
+            "binds": self.binds,
+            "reasons": list(self.reasons),
+        }

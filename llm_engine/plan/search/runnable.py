@@ -1,0 +1,84 @@
+"""Which pairs of layouts the engine runs today, as the text that it reads; why not the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llm_engine.errors import InvalidConfig
+from llm_engine.parallel.layout import PhaseLayouts
+
+if TYPE_CHECKING:
+    from llm_engine.plan.search.layout import Layout
+
+# Families of plan/families.py whose architectures llm_engine/models/registry.py computes.
+RUNNING_FAMILIES = frozenset(("llama", "qwen3", "qwen3_moe"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runnable:
+    """`text` is what `--layout` takes; empty where this version cannot run the pair: `reason`.
+
+    `services`: so many of them, each on devices of its own.
+    """
+
+    text: str
+    services: int = 1
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsToday:
+    """The best pair of layouts that this version runs, or the reason why it runs none.
+
+    `slower` is the seconds of the goal over those of the chosen pair, less one: 0 where the chosen
+    pair itself runs.
+    """
+
+    text: str
+    reason: str = ""
+    services: int = 1
+    num_ranks: int = 1
+    prefill: str = ""
+    decode: str = ""
+    slower: float = 0.0
+
+
+def runnable(family: str, prefill: Layout, decode: Layout) -> Runnable:
+    """Whether this version runs a family under a pair of layouts, and how to ask for it."""
+    if family not in RUNNING_FAMILIES:
+        return Runnable(text="", reason=f"no {family} model in this version's engine yet")
+    for layout in (prefill, decode):
+        if reason := _against(layout):
+            return Runnable(text="", reason=reason)
+    has_split_experts = any(p.experts in ("gather", "exchange") for p in (prefill, decode))
+    texts = [_text(layout, has_split_experts=has_split_experts) for layout in (prefill, decode)]
+    try:
+        layouts = PhaseLayouts.parse("->".join(texts))
+    except InvalidConfig as error:
+        return Runnable(text="", reason=str(error))
+    return Runnable(text=str(layouts), services=prefill.replicas)
+
+
+def _against(layout: Layout) -> str:
+    for count, what in (
+        (layout.dp, "attention divided by sequences (DP)"),
+        (layout.kv_shard, "cached rows divided by tokens"),
+    ):
+        if count > 1:
+            return f"not in this version: {what}"
+    if layout.wire != "bf16":
+        return f"not in this version: {layout.wire} wire between ranks of an engine"
+    if layout.experts == "exchange" and layout.tp > 1:
+        return "not in this version: rows sent to their experts from ranks that divide heads"
+    return ""
+
+
+def _text(layout: Layout, *, has_split_experts: bool) -> str:
+    """One phase as the engine reads it; experts stay where the other phase needs them."""
+    axes = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp}
+    if has_split_experts:
+        axes["ep"] = layout.width
+    parts = [f"{axis}{count}" for axis, count in axes.items() if count > 1]
+    parts += ["a2a"] if layout.experts == "exchange" and layout.cp > 1 else []
+    return ",".join(parts) or "tp1"

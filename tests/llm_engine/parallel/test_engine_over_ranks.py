@@ -1,0 +1,156 @@
+"""What is above the runner works unchanged over ranks, and what cannot work is refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llm_engine.config import EngineConfig
+from llm_engine.engine import LLMEngine
+from llm_engine.errors import InvalidConfig
+
+LONG = tuple([(17 * i + i // 7) % 240 for i in range(150)])
+MANY = tuple(tuple((13 * i + 29 * j) % 240 for i in range(30)) for j in range(6))
+
+
+@pytest.mark.parametrize("layout", ["pp2", "cp2->tp2"])
+def test_a_long_prompt_in_one_chunk(
+    layout: str, pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
+) -> None:
+    """With pp, the step is cut into chunks that the stages work on at the same time."""
+    folder = model_folder()
+    ((tokens, logits),) = alone(folder, ((LONG,),), prefill_chunk_tokens=160)
+    found = pair.generate(layout, folder, ((LONG,),), prefill_chunk_tokens=160)
+    assert found["tokens"] == [tokens]
+    for ours, theirs in zip(found["logits"][0], logits, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-4, rtol=1e-5)
+    assert found["phases"] == ["prefill"] + ["decode"] * 11
+
+
+@pytest.mark.slow
+def test_rows_of_several_chunks_and_ranks_come_back_in_order(
+    four: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
+) -> None:
+    """Prompts end in every chunk of a pipeline, on either rank that shares its rows."""
+    folder, asked = model_folder(), {"prefill_chunk_tokens": 200}
+    ((tokens, logits),) = alone(folder, (MANY,), 3, **asked)
+    found = four.generate("cp2,pp2", folder, (MANY,), 3, **asked)
+    assert found["tokens"] == [tokens]
+    for ours, theirs in zip(found["logits"][0], logits, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["tp2", "cp2", "cp2->tp2", "pp2"])
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_bfloat16(
+    layout: str,
+    is_tied: bool,
+    pair: Any,
+    alone: Callable[..., Any],
+    model_folder: Callable[..., Path],
+) -> None:
+    """Row-major or in a vendor's blocks: the logits of the first step are those of one rank."""
+    folder = model_folder("Qwen3", tie_word_embeddings=is_tied)
+    ((_, logits),) = alone(folder, ((LONG[:20],),), 2, dtype="bfloat16")
+    found = pair.generate(layout, folder, ((LONG[:20],),), 2, dtype="bfloat16")
+    ours, theirs = found["logits"][0][0], logits[0].numpy()
+    # Each of the layers rounds its sums at other places: a few units of bfloat16's last place.
+    assert np.abs(ours - theirs).max() < 8 * 2**-8 * np.abs(theirs).max()
+    assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.999
+
+
+@pytest.mark.parametrize("layout", ["tp2", "cp2->tp2", "pp2"])
+def test_prefixes_are_reused(
+    layout: str, pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
+) -> None:
+    folder = model_folder()
+    rounds = ((LONG,), (LONG[:100] + LONG[:9],))
+    found = pair.generate(layout, folder, rounds)
+    assert found["tokens"] == [tokens for tokens, _ in alone(folder, rounds)]
+    assert found["stats"].prefix_hit_tokens_total >= 96
+
+
+@pytest.mark.parametrize("layout", ["tp2", "cp2"])
+def test_pages_come_back_from_host_memory(
+    layout: str, pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
+) -> None:
+    """A cache of 25 pages for six sequences of 42 tokens: some give up their pages for a copy."""
+    folder = model_folder()
+    page_bytes = 4 * 3 * 2 * 16 * 4  # of one of two key/value heads
+    asked = {"kv_cache_bytes": 25 * page_bytes, "max_model_len": 48, "preemption": "copy"}
+    found = pair.generate(layout, folder, (MANY, MANY), host_cache_bytes=1 << 20, **asked)
+    assert found["tokens"] == [tokens for tokens, _ in alone(folder, (MANY, MANY))]
+    assert found["stats"].copied_preemptions_total > 0
+
+
+def test_drafts_are_accepted_over_ranks(
+    pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
+) -> None:
+    folder = model_folder()
+    prompt = tuple([5, 6, 7, 8, 9, 10] * 8)
+    found = pair.generate("cp2->tp2", folder, ((prompt,),), 40, speculation="ngram")
+    assert found["tokens"] == [tokens for tokens, _ in alone(folder, ((prompt,),), 40)]
+    stats = found["stats"]
+    assert stats.accepted_drafts_total + stats.rejected_drafts_total > 0
+
+
+def test_the_ledger_says_how_the_model_lies(pair: Any, model_folder: Callable[..., Path]) -> None:
+    found = pair.generate("cp2->tp2", model_folder(), ((LONG,),), 2)
+    decisions = dict(found["decisions"])
+    assert decisions["layout"] == "cp2,heads->tp2"
+    assert decisions["attention of split rows"] == "all-to-all by heads"
+    found = pair.generate("tp2", model_folder(), ((LONG,),), 2)
+    assert dict(found["decisions"])["embedding and head"] == "vocabulary in 2 parts"
+    whole = LLMEngine.load(EngineConfig(model=str(model_folder()), dtype="float32"))
+    assert found["card"].num_parameters == whole.card.num_parameters
+    assert found["card"].vocab_size == whole.card.vocab_size
+
+
+def test_a_rank_caches_its_own_heads(pair: Any, model_folder: Callable[..., Path]) -> None:
+    """The same bytes hold twice the tokens."""
+    asked: dict[str, Any] = {
+        "kv_cache_bytes": 1 << 18,
+        "max_model_len": 64,
+        "max_num_seqs": 32,
+        "page_size": 4,
+    }
+    config = EngineConfig(model=str(model_folder()), dtype="float32", **asked)
+    one = LLMEngine.load(config).card.kv_tokens
+    for layout in ("tp2", "cp2"):
+        card = pair.generate(layout, model_folder(), ((LONG[:9],),), 2, **asked)["card"]
+        assert card.kv_tokens in (2 * one, 2 * one + 4)  # whole pages
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings", "reason"),
+    [
+        ("tp4", {}, "is for 4 ranks, the group has 2"),
+        ("tp2,ep2", {}, "the model has no experts"),
+        ("tp2", {"weights": "packed"}, "begin within a group of columns"),
+        ("cp2->tp2", {"weights": "packed"}, "slices of the weights"),
+        ("tp2", {"kernels": {"mlp_block": "native"}}, "exchanged before it is added"),
+        ("tp2", {"batch_invariant": True}, "batch_invariant has no form over ranks"),
+        ("tp2", {"adapters": {"a": "/nowhere"}}, "adapters have no shares"),
+        ("tp2x", {}, "'tp2x' is no axis"),
+    ],
+)
+def test_refused_on_every_rank_before_loading(
+    layout: str,
+    settings: dict[str, Any],
+    reason: str,
+    pair: Any,
+    model_folder: Callable[..., Path],
+) -> None:
+    answers = pair.order(layout, model_folder(), ((LONG,),), 2, **settings)
+    for answer in answers:
+        assert answer["error"].startswith("InvalidConfig")
+        assert reason in answer["error"]
+
+
+def test_a_layout_needs_ranks(model_folder: Callable[..., Path]) -> None:
+    with pytest.raises(InvalidConfig, match="no other ranks"):
+        LLMEngine.load(EngineConfig(model=str(model_folder()), layout="tp2"))

@@ -1,0 +1,85 @@
+"""The gate: off below its break-even, with both numbers in the decision."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_engine.parallel.overlap_choice import StepCosts, choose_overlap
+
+
+def costs(compute_s: dict[int, float], rate: float = 1e6, latency_s: float = 0.0) -> StepCosts:
+    return StepCosts(
+        compute_s=compute_s,
+        num_layers=2,
+        bytes_per_token=100,
+        latency_s=latency_s,
+        bytes_s=rate,
+    )
+
+
+# 1024 tokens: 4 reductions of 102,400 bytes are 0.41 s at 1 MB/s.
+EVEN = {1024: 0.4, 512: 0.2, 256: 0.1}
+
+
+def test_on_where_there_is_as_much_to_hide_as_to_compute() -> None:
+    num_chunks, decision = choose_overlap(1024, costs(EVEN), "here")
+    assert num_chunks == 4
+    assert decision.chosen == "on, 4 chunks"
+    assert decision.case == "1024 tokens"
+    assert any("hides 300.00 ms, costs 0.00 ms" in reason for reason in decision.reasons)
+    assert {r.candidate for r in decision.rejected} == {"off", "2 chunks", "3 chunks"}
+
+
+@pytest.mark.parametrize(
+    "given_costs",
+    [
+        pytest.param(costs({1024: 0.4, 512: 0.201, 256: 0.101}, rate=1e12), id="nothing to hide"),
+        pytest.param(costs(EVEN, latency_s=0.2), id="each exchange costs more than it hides"),
+        pytest.param(costs({1024: 0.4, 512: 0.4, 256: 0.4}), id="chunks as slow as the whole"),
+    ],
+)
+def test_off_below_the_break_even(given_costs: StepCosts) -> None:
+    num_chunks, decision = choose_overlap(1024, given_costs, "here")
+    assert num_chunks == 1
+    assert decision.chosen == "off"
+    assert "on" in {r.candidate for r in decision.rejected}
+    hides, loses = (float(part.split()[1]) for part in decision.reasons[0].split(", "))
+    assert hides <= loses
+
+
+def test_few_chunks_where_small_ones_are_slow() -> None:
+    num_chunks, _ = choose_overlap(1024, costs({1024: 0.4, 512: 0.21, 256: 0.2}), "here")
+    assert num_chunks == 2
+
+
+@given(
+    compute_s=st.floats(1e-4, 10),
+    penalty=st.floats(0, 1),
+    rate=st.floats(1e4, 1e12),
+    latency_s=st.floats(0, 1e-2),
+    num_tokens=st.integers(1, 4096),
+)
+def test_what_is_chosen_is_never_predicted_slower_than_serial(
+    compute_s: float, penalty: float, rate: float, latency_s: float, num_tokens: int
+) -> None:
+    measured = costs(
+        {2048: compute_s, 1024: compute_s / 2 * (1 + penalty)}, rate=rate, latency_s=latency_s
+    )
+    num_chunks, _ = choose_overlap(num_tokens, measured, "here")
+    chosen = measured.overlap(num_tokens, num_chunks)
+    if num_chunks > 1:
+        assert chosen.predicted_s < chosen.serial_s
+
+
+@given(num_rows=st.integers(1, 10_000))
+def test_rows_between_measurements_lie_on_a_line(num_rows: int) -> None:
+    measured = costs(EVEN)
+    line = 0.4 * num_rows / 1024
+    assert measured.of_rows(num_rows) == pytest.approx(max(line, 0.1))
+
+
+def test_costs_need_a_measurement() -> None:
+    with pytest.raises(ValueError, match="measure at least one number of rows"):
+        costs({})

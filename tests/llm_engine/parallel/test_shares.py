@@ -1,0 +1,135 @@
+"""Shares are disjoint, complete, balanced, and nest from one phase to the other."""
+
+import dataclasses
+from itertools import pairwise
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from llm_engine.errors import InvalidConfig
+from llm_engine.model_config import ModelConfig, MoeConfig, RopeConfig
+from llm_engine.parallel.layout import PhaseLayouts
+from llm_engine.parallel.shares import (
+    WeightShare,
+    cached_heads,
+    check_fit,
+    head_shares,
+    held_share,
+    phase_share,
+    ranges,
+    settled,
+)
+
+TEXTS = (
+    *("tp2", "tp3", "tp4", "cp2", "cp4", "pp2", "pp3", "tp2,pp2", "tp2,cp2", "cp2->tp2"),
+    *("tp2,cp2->tp4", "cp4->tp4", "cp4->tp2,cp2", "cp3->tp3", "cp2,pp2->tp2,pp2", "tp2,cp4->tp8"),
+)
+EXPERT_TEXTS = ("ep2", "tp2,ep2", "tp4,ep2", "tp2,ep4", "cp2,ep2->tp2,ep2", "tp2,cp2,ep2", "ep4")
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelConfig:
+    num_kv = draw(st.integers(1, 9))
+    return ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=draw(st.integers(64, 300)),
+        hidden_size=64,
+        intermediate_size=draw(st.integers(16, 99)),
+        num_layers=draw(st.integers(3, 7)),
+        num_heads=num_kv * draw(st.integers(1, 6)),
+        num_kv_heads=num_kv,
+        head_dim=16,
+        rms_eps=1e-6,
+        max_position=512,
+        is_tied=draw(st.booleans()),
+        rope=RopeConfig(theta=1e4),
+    )
+
+
+@given(st.integers(0, 200), st.integers(1, 12))
+def test_ranges_are_disjoint_complete_and_balanced(count: int, parts: int) -> None:
+    found = ranges(count, parts)
+    assert [i for run in found for i in run] == list(range(count))
+    lengths = [len(run) for run in found]
+    assert max(lengths) - min(lengths) <= 1
+    assert lengths == sorted(lengths, reverse=True)
+
+
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(1, 16))
+def test_query_heads_follow_their_keys(num_kv: int, group: int, parts: int) -> None:
+    shares = head_shares(num_kv * group, num_kv, parts)
+    assert len(shares) == parts
+    assert [q for share in shares for q in share.queries] == list(range(num_kv * group))
+    assert {kv for share in shares for kv in share.kv} == set(range(num_kv))
+    for share in shares:
+        assert all(query // group in share.kv for query in share.queries)
+    if parts <= num_kv:  # no head lies twice
+        assert sum(len(share.kv) for share in shares) == num_kv
+
+
+@given(models(), st.sampled_from(TEXTS))
+def test_phases_lie_within_what_is_held(model: ModelConfig, text: str) -> None:
+    layouts = fitting(model, text)
+    for layout in (layouts.prefill, layouts.decode):
+        for rank in range(layout.num_ranks):
+            held, used = held_share(model, layouts, rank), phase_share(model, layout, rank)
+            for outer, inner in zip(runs(held), runs(used), strict=True):
+                assert set(inner) <= set(outer)
+            cached = cached_heads(model, layout, rank)
+            assert cached == cached_heads(model, layouts.decode, rank)
+            assert set(cached.queries) <= set(used.heads.queries)
+
+
+@given(models(), st.sampled_from(TEXTS))
+def test_terms_of_a_sum_are_complete(model: ModelConfig, text: str) -> None:
+    """Along tp, shares cover each channel, head and word once, and one rank adds the biases."""
+    layouts = fitting(model, text)
+    for layout in (layouts.prefill, layouts.decode):
+        ranks = range(0, layout.stage, layout.cp)
+        shares = [phase_share(model, layout, rank) for rank in ranks]
+        for name, count in (
+            ("channels", model.intermediate_size),
+            ("vocabulary", model.vocab_size),
+        ):
+            assert [i for s in shares for i in getattr(s, name)] == list(range(count))
+        assert [q for s in shares for q in s.heads.queries] == list(range(model.num_heads))
+        assert [s.adds_bias for s in shares] == [True] + [False] * (len(shares) - 1)
+        stages = [phase_share(model, layout, p * layout.stage).layers for p in range(layout.pp)]
+        assert [i for layers in stages for i in layers] == list(range(model.num_layers))
+        assert all(a.stop == b.start for a, b in pairwise(stages))
+
+
+@given(models(), st.integers(4, 9), st.sampled_from(EXPERT_TEXTS))
+def test_every_part_of_an_expert_is_held_once(
+    model: ModelConfig, num_experts: int, text: str
+) -> None:
+    moe = MoeConfig(
+        num_experts=num_experts,
+        num_experts_per_token=2,
+        intermediate_size=24,
+        is_renormalised=True,
+        sparse_step=1,
+        dense_layers=frozenset(),
+    )
+    model = dataclasses.replace(model, moe=moe)
+    layouts = fitting(model, text)
+    shares = [held_share(model, layouts, rank) for rank in range(layouts.num_ranks)]
+    held = [(e, c) for s in shares for e in s.experts for c in s.expert_channels]
+    assert sorted(held) == [(e, c) for e in range(num_experts) for c in range(24)]
+    assert [s.adds_expert_bias for s in shares].count(True) == layouts.prefill.ep
+
+
+def fitting(model: ModelConfig, text: str) -> PhaseLayouts:
+    layouts = PhaseLayouts.parse(text)
+    try:
+        check_fit(model, layouts, layouts.num_ranks)
+    except InvalidConfig:
+        assume(False)
+    return settled(model, layouts)
+
+
+def runs(share: WeightShare) -> tuple[range, ...]:
+    return (
+        *(share.heads.queries, share.heads.kv, share.channels, share.vocabulary, share.head),
+        *(share.layers, share.experts, share.expert_channels),
+    )

@@ -1,0 +1,95 @@
+"""Which layout of a video model to take on a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernels.cost_model.exchange import Exchange, exchange_of
+from kernels.cost_model.rates import DeviceRates, rates_of
+from video_engine.plan.clip_layout import ClipFacts, clip_facts, clip_layouts
+from video_engine.plan.clip_time import FORWARDS, ClipTime, clip_time
+
+if TYPE_CHECKING:
+    from kernels.hardware.machine import Machine
+    from kernels.layer_groups import ModelShape
+
+_RESERVED_SHARE, _RESERVED_BYTES = 0.04, 1.0e9  # fragmentation; driver and libraries: assumed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipPlan:
+    """The layout of the shortest clip, those passed over (fastest first), and what was assumed.
+
+    `chosen` is None where no layout fits: `needed_bytes` of a device would. `equal` is a faster
+    layout whose gain is below the error of the comparison.
+    """
+
+    chosen: ClipTime | None
+    others: tuple[ClipTime, ...]
+    equal: ClipTime | None
+    forwards: int
+    device_bytes: int
+    needed_bytes: float
+    marginal: Mapping[str, float]
+    assumed: tuple[str, ...]
+
+
+def plan_clip(shape: ModelShape, machine: Machine) -> ClipPlan:
+    """Every layout of a clip on a machine.
+
+    Raises: KeyError for a family without FORWARDS; ValueError for a model with no attention over
+    its rows.
+    """
+    rates, exchange = rates_of(machine, has_fp8_math=False), exchange_of(machine)
+    facts = clip_facts(shape)
+    layouts = clip_layouts(facts, machine.num_devices)
+    times = sorted(
+        (clip_time(shape, facts, layout, rates, exchange) for layout in layouts),
+        key=lambda time: time.clip_s,
+    )
+    room = rates.memory_bytes * (1 - _RESERVED_SHARE) - _RESERVED_BYTES
+    fitting = [time for time in times if time.held_bytes <= room]
+    chosen = _simplest(fitting, rates) if fitting else None
+    best = fitting[0] if fitting else None
+    return ClipPlan(
+        chosen=chosen,
+        others=tuple(time for time in times if time is not chosen),
+        equal=best if best is not chosen else None,
+        forwards=FORWARDS[shape.family],
+        device_bytes=rates.memory_bytes,
+        needed_bytes=min(t.held_bytes for t in times) + rates.memory_bytes - room,
+        marginal=_marginal(shape, facts, chosen, rates, exchange) if chosen else {},
+        assumed=(*rates.assumed, *exchange.assumed),
+    )
+
+
+def _simplest(times: list[ClipTime], rates: DeviceRates) -> ClipTime:
+    """The simplest layout that the fastest does not beat by more than the error."""
+    best = times[0]
+    equal = [
+        time
+        for time in times
+        if time.step_s - best.step_s <= time.parts.difference_error_s(best.parts, rates.errors)
+    ]
+    return min(equal, key=lambda time: (time.layout.complexity, time.step_s))
+
+
+def _marginal(
+    shape: ModelShape,
+    facts: ClipFacts,
+    chosen: ClipTime,
+    rates: DeviceRates,
+    exchange: Exchange,
+) -> dict[str, float]:
+    """Relative gain of a clip with ten per cent more of a resource, by finite differences."""
+
+    def gain(more: DeviceRates, links: Exchange) -> float:
+        return chosen.clip_s / clip_time(shape, facts, chosen.layout, more, links).clip_s - 1
+
+    return {
+        "link": gain(rates, exchange.scaled(1.1)),
+        "flops": gain(rates.scaled(flops=1.1), exchange),
+        "memory rate": gain(rates.scaled(memory=1.1), exchange),
+    }

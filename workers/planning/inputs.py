@@ -1,0 +1,81 @@
+"""What a plan is made from: the model's config, the machine, the sizes of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernels.hardware.detect import detect
+from kernels.hardware.machine import load_machine
+from llm_engine.plan import families as llm
+from llm_engine.plan.request import PlanRequest
+from video_engine.plan import families as video
+
+if TYPE_CHECKING:
+    from kernels.hardware.machine import Machine
+    from kernels.plan_formats import Formats
+
+EXIT_OTHER, EXIT_USAGE, EXIT_STRICT, EXIT_DOES_NOT_FIT = 1, 2, 3, 4
+
+
+class PlanFailed(Exception):
+    """A plan cannot be made; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSizes:
+    """The sizes of the steps planned for. Units: tokens, sequences, pixels, frames.
+
+    0 takes the default: a chunk of 4096 tokens or the context, and a family's own clip.
+    """
+
+    prefill_tokens: int = 0
+    context: int = 8192
+    batch: int = 1
+    width: int = 0
+    height: int = 0
+    num_frames: int = 0
+    cache: str = "auto"
+
+
+def find_machine(name: str) -> Machine:
+    """A machine by name or .toml file; the present one for an empty name."""
+    return load_machine(name) if name else detect().machine
+
+
+def model_names() -> tuple[str, ...]:
+    """Every preset of both engines."""
+    return (*llm.preset_names(), *video.preset_names())
+
+
+def request_of(sizes: PlanSizes, formats: Formats) -> PlanRequest:
+    """What a language model's shape is described for."""
+    return PlanRequest(
+        prefill_tokens=sizes.prefill_tokens or min(4096, sizes.context),
+        context=sizes.context,
+        batch=sizes.batch,
+        dtype=formats.dtype,
+        cache=formats.cache,
+        has_fp8_math=formats.has_fp8_math,
+        vendor_page=formats.vendor_page,
+    )
+
+
+def find_model(model: str) -> tuple[str, dict[str, Any]]:
+    """The config behind a preset's name, a folder, or a config.json file."""
+    if model in llm.preset_names():
+        return model, llm.preset(model)
+    if model in video.preset_names():
+        return model, video.preset(model)
+    path = Path(model).expanduser()
+    if path.is_file() and path.suffix == ".json":
+        return path.parent.name or path.stem, llm.read_config(path)
+    if any((path / name).is_file() for name in video.INDEX_NAMES):
+        return path.name, video.read_folder(path)
+    if (path / "config.json").is_file():
+        return path.name, llm.read_config(path / "config.json")
+    raise PlanFailed(
+        f"no model {model!r}: it is no preset ({', '.join(model_names())}), no folder with "
+        "config.json or model_index.json, and no config.json file"
+    )

@@ -1,0 +1,23 @@
+"""What a follower of a language engine does with its commands: a step's share each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llm_engine.config import EngineConfig
+from llm_engine.parallel.executor import load_rank
+from llm_engine.parallel.step_command import StepCommand
+
+if TYPE_CHECKING:
+    from kernels.collectives.protocol import Communicator
+    from llm_engine.parallel.follower import Execute
+    from workers.ranks.order import RankOrder
+
+
+def load_language(order: RankOrder, communicator: Communicator) -> Execute:
+    """Read this rank's share of the model.
+
+    Raises: as `llm_engine.parallel.executor.load_rank`.
+    """
+    executor = load_rank(EngineConfig(**order.config), communicator)
+    return lambda data: executor.execute(StepCommand.decode(data))
