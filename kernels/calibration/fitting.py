@@ -9,22 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """t = sum of constants times terms.
-
-    `error` is the median |predicted - t| / t over samples that were each left out of the fit in
-    turn (0.04: four per cent); `num_samples` how many.
-    """
-
-    constants: tuple[float, ...]
-    error: float
-    num_samples: int
-
-    def seconds(self, terms: Sequence[float]) -> float:
-        """The time for these terms."""
-        return sum(c * term for c, term in zip(self.constants, terms, strict=True))
+from kernels.calibration.work import Fit
 
 
 @dataclass(frozen=True, slots=True)

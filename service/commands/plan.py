@@ -9,7 +9,7 @@ from service.terminal import OptionValue
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", required=False)
 @click.option("--machine", metavar="NAME|FILE", help="A described machine.  [default: this one]")
 @click.option("--json", is_flag=True, help="Print JSON.")
 @click.option("--strict", is_flag=True, help="End with 3 when a layer lies below the floor.")
@@ -29,11 +29,19 @@ from service.terminal import OptionValue
 @click.option("--wire", type=click.Choice(["bf16", "int8"]), help="int8 changes numbers.")
 @click.option("--price-per-hour", type=click.FloatRange(0), help="Of the machine; any currency.")
 @click.option("--against", metavar="NAME|FILE", help="Another machine to compare with.")
+@click.option("--calibrate", is_flag=True, help="Measure this machine; takes no MODEL.")
+@click.option("--validate", is_flag=True, help="Predict runs of two ranks, run them, compare.")
+@click.option("--limit", type=float, metavar="SECONDS", help="Of --validate.  [default: 180]")
+@click.option("--data", metavar="FOLDER", help="Folder of calibrations.  [default: as set]")
 @click.pass_context
-def plan(ctx: click.Context, model: str, **options: OptionValue) -> None:
+def plan(ctx: click.Context, model: str | None, **options: OptionValue) -> None:
     """Show what would serve every layer of MODEL, and why, before any weight is read.
 
     MODEL is a preset (an unknown name lists them), a folder with config.json or
-    model_index.json, or a config.json.
+    model_index.json, or a config.json. With --calibrate or --validate there is none: they measure
+    what this machine takes, and how well steps of two ranks are predicted from that.
     """
-    ctx.exit(run_workers("plan", (model,), options))
+    measures = bool(options["calibrate"] or options["validate"])
+    if measures == bool(model):
+        raise click.UsageError("give either MODEL, or --calibrate and --validate without one")
+    ctx.exit(run_workers("plan", (model,) if model else (), options))

@@ -17,6 +17,7 @@ from video_engine.plan import families as video
 from video_engine.plan.clip_plan import ClipPlan, plan_clip
 from video_engine.plan.clip_time import FORWARDS, ClipTime
 from video_engine.plan.request import ClipRequest
+from workers.planning.calibration import confidence_text
 from workers.planning.inputs import (
     EXIT_DOES_NOT_FIT,
     PlanFailed,
@@ -160,7 +161,7 @@ def _rows(found: Clip, chosen: ClipTime) -> Iterator[tuple[str, str]]:
     if (equal := found.plan.equal) is not None:
         gain = chosen.step_s / equal.step_s - 1
         yield "note", f"not preferred: {equal.layout} gains {gain:.0%}, less than the error"
-    yield "confidence", f"nothing calibrated; assumed: {', '.join(found.plan.assumed)}"
+    yield "confidence", confidence_text(found.machine, found.plan.assumed)
 
 
 def _why_not(time: ClipTime, found: Clip) -> str:

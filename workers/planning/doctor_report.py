@@ -177,7 +177,7 @@ def _collectives() -> Need:
     from kernels.collectives.fabric import EVIDENCE
     from kernels.collectives.topology import this_topology
     from kernels.collectives.tuning.place import find_table
-    from workers.planning.tune_report import data_dir
+    from workers.planning.inputs import data_dir
 
     name = "table of collectives, 2 ranks"
     folder = data_dir("")

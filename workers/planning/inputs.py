@@ -39,6 +39,20 @@ class PlanSizes:
     cache: str = "auto"
 
 
+def data_dir(asked: str) -> Path | str:
+    """The folder of all state, as asked or as set; or what is wrong with the settings."""
+    if asked:
+        return Path(asked).expanduser().resolve()
+    from pydantic import ValidationError
+
+    from workers.settings import Settings
+
+    try:
+        return Settings().resolved_data_dir
+    except ValidationError as error:
+        return str(error)
+
+
 def find_machine(name: str) -> Machine:
     """A machine by name or .toml file; the present one for an empty name."""
     return load_machine(name) if name else detect().machine

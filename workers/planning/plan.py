@@ -23,6 +23,7 @@ from llm_engine.plan import families as llm
 from video_engine.errors import VideoError
 from video_engine.plan import families as video
 from video_engine.plan.request import ClipRequest
+from workers.planning import calibration
 from workers.planning.clip import clip_of
 from workers.planning.inputs import (
     EXIT_STRICT,
@@ -93,6 +94,8 @@ def _version(name: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the plan; 3 refused under --strict, 4 does not fit, 2 on wrong usage."""
+    if calibration.FLAGS & set(arguments):
+        return calibration.main(arguments)
     options = _parser().parse_args(arguments)
     sizes = PlanSizes(
         prefill_tokens=options.prefill_tokens,

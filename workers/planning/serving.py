@@ -14,6 +14,7 @@ from llm_engine.errors import LLMError
 from llm_engine.plan import families as llm
 from llm_engine.plan.search.serving import plan_serving
 from llm_engine.plan.search.serving_plan import DoesNotFit, ServingPlan, Workload
+from workers.planning.calibration import confidence_text
 from workers.planning.inputs import (
     EXIT_DOES_NOT_FIT,
     PlanFailed,
@@ -181,7 +182,7 @@ def _rows(found: Serving, plan: ServingPlan) -> list[tuple[str, str]]:
     if found.other is not None:
         rows.append((f"against {found.against}", str(_gap(found)["text"])))
     rows += [("note", note) for note in plan.notes]
-    rows.append(("confidence", f"nothing calibrated; assumed: {', '.join(plan.assumed)}"))
+    rows.append(("confidence", confidence_text(found.machine, plan.assumed)))
     machine = f" --machine {found.machine}" if found.machine else ""
     rows.append(("all values", f"lanewise plan {found.model}{machine} --json"))
     return rows

@@ -14,8 +14,8 @@ from kernels.collectives.tuning.place import find_table, table_path
 from kernels.collectives.tuning.recheck import Rechecked, recheck
 from kernels.collectives.tuning.table import Table, save
 from kernels.collectives.tuning.tune import TuneSettings, tune
-from workers.planning.inputs import EXIT_OTHER, EXIT_STRICT, EXIT_USAGE
-from workers.planning.tune_report import Outcome, data_dir
+from workers.planning.inputs import EXIT_OTHER, EXIT_STRICT, EXIT_USAGE, data_dir
+from workers.planning.tune_report import Outcome
 from workers.planning.tune_tables import print_found, print_outcome
 
 _LONGEST_LIMIT_S = 3600.0

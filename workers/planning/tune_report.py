@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from kernels.collectives.topology import Topology
@@ -56,20 +55,6 @@ class Outcome:
             ],
             "table": asdict(table) if table else None,
         }
-
-
-def data_dir(asked: str) -> Path | str:
-    """The folder of all state, as asked or as set; or what is wrong with the settings."""
-    if asked:
-        return Path(asked).expanduser().resolve()
-    from pydantic import ValidationError
-
-    from workers.settings import Settings
-
-    try:
-        return Settings().resolved_data_dir
-    except ValidationError as error:
-        return str(error)
 
 
 def _plain(found: Found) -> dict[str, str]:

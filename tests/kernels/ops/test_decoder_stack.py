@@ -9,7 +9,7 @@ import torch
 
 from kernels.native.build import find_compiler
 from kernels.native.library import Pool, library, pool
-from kernels.ops.attention_block.native import HeadShape, NativeAttentionBlock
+from kernels.ops.attention_block.native import CACHE_DTYPE, HeadShape, NativeAttentionBlock
 from kernels.ops.attention_block.step import PagedStep, TurnTable
 from kernels.ops.mlp_block.native import NativeMlpBlock
 from kernels.ops.mlp_block.stack import NativeStack
@@ -52,6 +52,16 @@ def make_layer(generator: torch.Generator, **options: str) -> Any:
     return attention, mlp
 
 
+def filled_pages(num_layers: int, generator: torch.Generator) -> torch.Tensor:
+    """Caches as if every token were there: words of each head, then a scale for each token."""
+    parts = (num_layers, NUM_PAGES, SHAPE.num_kv_heads, 2)
+    words = torch.randint(
+        -8191, 8192, (*parts, SHAPE.head_dim * SHAPE.page_size), generator=generator
+    )
+    scales = torch.rand(*parts, SHAPE.page_size, generator=generator) / 8191
+    return torch.cat((words.to(CACHE_DTYPE), scales.view(CACHE_DTYPE)), dim=-1)
+
+
 @pytest.fixture(scope="module")
 def layers() -> list[Any]:
     """Five, of several widths: a model's file mixes them."""
@@ -69,7 +79,7 @@ def test_one_call_changes_no_bit(layers: list[Any], name: str, num_threads: int)
     x_NC = torch.randn(num_rows, WIDTH, generator=generator)
     angles = torch.randn(512, 16, generator=generator)
     step = PagedStep(spans, TurnTable(angles.cos(), angles.sin()))
-    filled = torch.randn(len(layers), NUM_PAGES, *SHAPE.page_shape, generator=generator).half()
+    filled = filled_pages(len(layers), generator)
     caches, expected_caches = [list(filled.clone()) for _ in range(2)]
     expected_NC = x_NC.clone()
     for (attention, mlp), cache in zip(layers, expected_caches, strict=True):

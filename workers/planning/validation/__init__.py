@@ -1,0 +1,1 @@
+"""Predicted against measured: steps of small layers on two ranks of this machine."""
