@@ -24,6 +24,7 @@ from kernels.collectives.topology import Topology
 _BALANCE_FLOPS_PER_BYTE = 800.0
 _SEEN_RATIOS = (0.5, 2.2)
 _REPEATS, _TALKS = 9, 7
+_HANDOFFS, _LINK_SLEEP_S = 100, 3e-3
 _LARGE = Work("gemm", (448, 1408, 576))
 
 
@@ -74,8 +75,7 @@ def measure_computing(seat: Seat, works: list[Work]) -> list[float]:
 
 
 def measure_handoff(seat: Seat) -> float:
-    """What a node costs that waits for one on another stream, without any work in it."""
-    num_nodes = 200
+    """What passes between the end of a node on a sleeping stream and the begin of the next."""
     nodes = [
         Node(
             name=str(i),
@@ -84,17 +84,23 @@ def measure_handoff(seat: Seat) -> float:
             kind="compute",
             after=(str(i - 1),) if i else (),
         )
-        for i in range(num_nodes)
+        for i in range(_HANDOFFS)
     ]
     schedule = Schedule(name="handoff", nodes=tuple(nodes))
-    actions = {node.name: _nothing for node in nodes}
-    runs = [run_threads(schedule, 0, actions) for _ in range(5)]
-    return statistics.median(max(ran.end_s for ran in run) / num_nodes for run in runs)
+    actions = {n.name: _sleep if n.stream == "wire" else _nothing for n in nodes}
+    ran = run_threads(schedule, 0, actions)
+    gaps_s = [after.begin_s - before.end_s for before, after in itertools.pairwise(ran)]
+    return statistics.median(gaps_s[::2])
 
 
 def use(seat: Seat) -> tuple[float, float, float]:
     """(wall, busy processors, this process) in seconds, to see what other programs used."""
     return time.monotonic(), busy_s(), cpu_s()
+
+
+def _sleep() -> None:
+    """What the wire does for most of a transfer."""
+    time.sleep(_LINK_SLEEP_S)
 
 
 def _nothing() -> None:

@@ -81,7 +81,7 @@ def print_validation(report: Report) -> None:
     header = ("toy", "link", "chosen by prediction", "fastest measured", "regret", "agreement")
     print_table("choices", header, choices)
     _print_lines(
-        f"median error {report.median_error:.1%}, MAPE {report.mean_error:.1%}, median regret "
+        f"median error {report.median_error:.1%}, MAPE {report.mean_error:.1%}, mean regret "
         f"{report.regret:.1%}, rank agreement {report.agreement:.0%}",
         f"other programs had {report.disturbed:.0%} of the processors; calibrated "
         f"{report.calibrated} with {report.calibration_disturbed:.0%}",

@@ -11,22 +11,29 @@ from kernels.calibration.seat import SIZE
 from kernels.collectives.schedules import builders
 from workers.planning.validation.chain import Action, Segment, serial
 from workers.planning.validation.rows import RowStep, State
+from workers.planning.validation.step import Plan, Share
 from workers.planning.validation.toys import Weights, experts_of, inner_layer, rows_of_expert
 
 
 class DispatchedStep(RowStep):
     """Experts on ranks, rows sent to them and back."""
 
+    def __init__(self, plan: Plan, share: Share) -> None:
+        super().__init__(plan, share)
+        self._leaving = [self._rows_for(rank, plan.chunk // SIZE) for rank in range(SIZE)]
+
     def begin_inner(self, state: State) -> None:
         """Rows for the ranks of their experts, beside one another."""
         super().begin_inner(state)
-        mine = [self._rows_for(rank, len(state["y"])) for rank in range(SIZE)]
-        state["out"] = torch.cat([self.ops.rows(state["y"], index) for index in mine])
+        state["out"] = torch.cat([self.ops.rows(state["y"], rows) for rows in self._leaving])
 
     def after_attention(self, state: State, weights: Weights) -> list[Segment]:
         """The expert of all tokens computes while rows travel to the others."""
         ops, num_own = self.ops, self.plan.chunk // SIZE
-        sizes = [len(self._rows_for(rank, num_own)) for rank in range(SIZE)]
+        leaving = self._leaving
+        sizes = [len(rows) for rows in leaving]
+        arriving = [sizes[self.rank]] * SIZE  # the other rank holds as many tokens
+        received = self._received(num_own)
         schedule = builders.expert_dispatch(SIZE, 0, 0, 0.0, 0.0)
 
         def dispatch() -> None:
@@ -37,15 +44,15 @@ class DispatchedStep(RowStep):
 
         def routed() -> None:
             sum_TC = torch.zeros(state["in"].shape, device=self.device)
-            experts_of(ops, weights, state["in"], sum_TC, self._received(num_own))
+            experts_of(ops, weights, state["in"], sum_TC, received)
             state["back"] = sum_TC
 
         def combine() -> None:
-            state["back"] = self.wire.all_to_all(state["back"], self._counts(num_own))[0]
+            state["back"] = self.wire.all_to_all(state["back"], arriving)[0]
 
         def add() -> None:
             for rank, part in enumerate(state["back"].split(sizes)):
-                ops.scatter(state["shared"], self._rows_for(rank, num_own), part)
+                ops.scatter(state["shared"], leaving[rank], part)
             state["x"] = ops.add(state["shared"], state["x"])
 
         actions = {
@@ -66,10 +73,6 @@ class DispatchedStep(RowStep):
         each = self.toy.num_experts // SIZE
         return range(rank * each, (rank + 1) * each)
 
-    def _counts(self, num_rows: int) -> list[int]:
-        """Rows that this rank has from each other, which hold as many tokens as it does."""
-        return [len(self._rows_for(self.rank, num_rows))] * SIZE
-
     def _received(self, num_rows: int) -> list[torch.Tensor]:
         """For each own expert its rows among those that arrived from both ranks."""
         each = [rows_of_expert(self.toy, e, num_rows, "cpu") for e in self._experts(self.rank)]
@@ -83,13 +86,13 @@ class ReducedStep(RowStep):
 
     def after_attention(self, state: State, weights: Weights) -> list[Segment]:
         """Gather, compute a share of every expert, scatter."""
+        indices = self.indices(self.plan.chunk)
 
         def gather() -> None:
             state["all"] = self.wire.all_gather(state["y"])
 
         def compute() -> None:
             sum_TC = torch.zeros(state["all"].shape, device=self.device)
-            indices = self.indices(range(self.toy.num_experts), len(sum_TC))
             experts_of(self.ops, weights, state["all"], sum_TC, indices)
             state["all"] = sum_TC
 

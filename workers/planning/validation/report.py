@@ -87,8 +87,8 @@ class Report:
 
     @property
     def regret(self) -> float:
-        """The median over toys and rates of what following the predictions costs."""
-        return statistics.median(choice.regret for choice in self.choices)
+        """The mean over toys and rates of what following the predictions costs."""
+        return statistics.fmean(choice.regret for choice in self.choices)
 
     @property
     def agreement(self) -> float:
@@ -113,7 +113,7 @@ class Report:
                 if abs(row.error) > MOST_ERROR
             ]
         if self.regret > MOST_REGRET:
-            found.append(f"median regret {self.regret:.1%} is above {MOST_REGRET:.0%}")
+            found.append(f"mean regret {self.regret:.1%} is above {MOST_REGRET:.0%}")
             found += [
                 f"{c.group} at {c.rate_bytes_s / 1e6:.0f} MB/s: chose {c.chosen}, {c.regret:.0%} "
                 f"slower than {c.best}"

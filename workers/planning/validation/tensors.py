@@ -20,11 +20,12 @@ class TensorStep(Step):
     def __init__(self, plan: Plan, share: Share) -> None:
         super().__init__(plan, share, plan.toy.heads // SIZE)
         self._states: list[torch.Tensor] = []
+        self._num_chunks = 2 if plan.layout == "tp split" else 1
+        self._indices = self.indices(plan.chunk // self._num_chunks)
 
     def segments(self) -> list[Segment]:
         """Everything, step by step."""
-        num_chunks = 2 if self.plan.layout == "tp split" else 1
-        return [self._tensor(begin, num_chunks) for begin in self.begins]
+        return [self._tensor(begin, self._num_chunks) for begin in self.begins]
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(tokens, values) of this rank's output."""
@@ -73,8 +74,7 @@ class TensorStep(Step):
         y_TC = self.ops.norm(x_TC, self.ones_C)
         sum_TC = inner_layer(self.ops, weights, y_TC)
         if self.toy.num_experts:
-            indices = self.indices(range(self.toy.num_experts), len(x_TC))
-            experts_of(self.ops, weights, y_TC, sum_TC, indices)
+            experts_of(self.ops, weights, y_TC, sum_TC, self._indices)
         self._write(states, chunk, sum_TC)
 
     def _write(self, states: list[torch.Tensor], chunk: int, partial_TC: torch.Tensor) -> None:
