@@ -26,6 +26,7 @@ from llm_engine.plan.search.serving_plan import Workload
 from llm_engine.plan.search.wire import transfers
 
 ROOT = Path(__file__).resolve().parents[3]
+PLANNING = ROOT / "docs" / "planning.md"
 V4 = ModelSteps(preset("deepseek-v4-flash"), PlanRequest(cache="fp8"), "deepseek-v4-flash")
 DENSE = ModelSteps(preset("qwen3-0.6b"), PlanRequest(), "qwen3-0.6b")
 
@@ -81,12 +82,11 @@ def test_overlap_never_costs_and_never_turns_gains_into_losses(layout, num_chunk
         assert predict_step(V4, better, cut, size).seconds <= base.seconds * (1 + 1e-9)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a known miss: 7.7k predicted; the indexer counts at bf16 and whole on each rank",
-)
-def test_a_published_prefill_lies_within_the_interval():
-    """DeepSeek-V4-Flash, four PRO 6000, TP4 + EP, 256k of context: 12.5k tokens a second."""
+def test_the_miss_that_the_docs_state_is_still_as_large():
+    """DeepSeek-V4-Flash, four PRO 6000, TP4, 256k: 12.5k tokens a second published, 7.7k predicted.
+
+    Who mends the indexer's rate takes the miss out of docs/planning.md, and then changes this.
+    """
     eight = load_machine("8x-rtxpro6000")
     links = replace(eight.links, islands=((0, 1, 2, 3),))
     group = DeviceGroup(count=4, product=load_product("rtx-pro-6000"))
@@ -94,7 +94,9 @@ def test_a_published_prefill_lies_within_the_interval():
     setting = setting_of(machine)
     size = StepSize(phase="prefill", rows=8192, context=128 * 1024)
     found = predict_step(V4, setting, Layout(tp=4, experts="reduce"), size)
-    assert found.low_s <= 8192 / 12_500 <= found.high_s
+    assert round(8192 / found.seconds, -2) == 7700
+    assert found.low_s > 8192 / 12_500, "the published rate lies outside the interval"
+    assert "is predicted as 7.7k, outside the interval" in PLANNING.read_text("utf-8")
 
 
 def test_what_runs_today_is_named_with_its_price_in_time():
