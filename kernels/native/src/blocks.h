@@ -68,6 +68,7 @@ inline int64_t num_column_tasks(int64_t num_columns) {
 inline void share_product(Pool& pool, int thread, int phase, const Weight& w, const Activations& a,
                           int64_t num_rows, float* y, int64_t stride, bool adds) {
   const TaskRoom room = TaskRoom::in(pool.scratch(thread).reserve(TaskRoom::bytes_of(w)));
+  const TileScope scope(w, num_rows);
   const int64_t column_tasks = num_column_tasks(w.num_rows);
   pool.share(thread, phase, column_tasks * num_row_blocks(num_rows), [&](int64_t task) {
     const int64_t first = task / column_tasks * kRowBlock;
@@ -95,6 +96,7 @@ inline void share_product(Pool& pool, int thread, int phase, const Weight& w, co
 inline void share_gated(Pool& pool, int thread, int phase, const Weight& w, const Activations& a,
                         int64_t num_rows, const Activations& out) {
   const TaskRoom room = TaskRoom::in(pool.scratch(thread).reserve(TaskRoom::bytes_of(w)));
+  const TileScope scope(w, num_rows);
   const int64_t inner = w.num_rows / 2, column_tasks = num_column_tasks(inner);
   float* gates = room.tiles;
   float* ups = room.tiles + kRowBlock * simd::kLanes;

@@ -5,80 +5,16 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "weights.h"
+#include "activations.h"
+#include "tile_products.h"
 
 namespace lw {
-
-// Activations of `num_rows` rows: int8 for weights of 4 bits (step: the group's largest value /
-// 127), int16 for weights of 8 bits (/ 32767). `sums` are the groups' sums of the rounded values.
-struct Activations {
-  uint8_t* quants;
-  float* scales;
-  float* sums;
-  int64_t num_columns;
-  int32_t group;
-  int32_t bits;  // of the weights they are made for
-
-  static int64_t bytes(const Weight& w, int64_t num_rows) {
-    const int64_t quants = num_rows * w.num_columns * (w.bits == 4 ? 1 : 2);
-    return (quants + 63) / 64 * 64 + 2 * 4 * num_rows * num_groups(w) + 64;
-  }
-  static Activations in(void* memory, const Weight& w, int64_t num_rows) {
-    Activations a;
-    const int64_t quants = num_rows * w.num_columns * (w.bits == 4 ? 1 : 2);
-    a.quants = static_cast<uint8_t*>(memory);
-    a.scales = reinterpret_cast<float*>(a.quants + (quants + 63) / 64 * 64);
-    a.sums = a.scales + num_rows * num_groups(w);
-    a.num_columns = w.num_columns;
-    a.group = w.group;
-    a.bits = w.bits;
-    return a;
-  }
-  int64_t groups() const { return num_columns / group; }
-};
-
-// Quantises columns [first, first + count) of a row; whole groups only.
-inline void quantise(const Activations& a, int64_t row, const float* x, int64_t first, int64_t count) {
-  using namespace simd;
-  const float limit = a.bits == 4 ? 127.0f : 32767.0f;
-  for (int64_t start = 0; start < count; start += a.group) {
-    Floats largest = zero();
-    for (int i = 0; i < a.group; i += kLanes) largest = max(largest, abs(load(x + start + i)));
-    const float peak = reduce_max(largest);
-    const float scale = peak / limit;
-    const float inverse = peak > 0.0f ? limit / peak : 0.0f;
-    const int64_t column = first + start;
-    const int64_t at = row * a.num_columns + column;
-    int64_t sum = 0;
-    for (int i = 0; i < a.group; i += kLanes) {
-      const Floats scaled = mul(load(x + start + i), set1(inverse));
-      if (a.bits == 4) {
-        int8_t* out = reinterpret_cast<int8_t*>(a.quants) + at + i;
-        store_int8(out, scaled);
-        for (int lane = 0; lane < kLanes; ++lane) sum += out[lane];
-      } else {
-        int16_t* out = reinterpret_cast<int16_t*>(a.quants) + at + i;
-        store_int16(out, scaled);
-        for (int lane = 0; lane < kLanes; ++lane) sum += out[lane];
-      }
-    }
-    const int64_t group = row * a.groups() + column / a.group;
-    a.scales[group] = scale;
-    a.sums[group] = scale * float(sum);
-  }
-}
 
 // Weights are read once from start to end, faster than the processor's own prefetcher follows,
 // which stops at every page. Distances were measured; reading beyond the end is harmless.
 constexpr int64_t kAheadBytes = 3072;
 inline void prefetch_stream(const uint8_t* p, int64_t num_bytes) {
   for (int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(p + kAheadBytes + i, 0, 3);
-}
-
-template <bool kIsWide>
-inline simd::Floats load_scales(const uint8_t* p) {
-  if constexpr (kIsWide) return simd::load(reinterpret_cast<const float*>(p));
-  return simd::load_half(reinterpret_cast<const uint16_t*>(p));
 }
 
 // Rows [row, row + kRows) of a panel of 4-bit weights. With kIsUnpacked, `quants` holds the panel's
@@ -93,8 +29,8 @@ inline void panel4(const Weight& w, const Activations& a, const uint8_t* panel,
   for (int m = 0; m < kRows; ++m) {
     x[m] = reinterpret_cast<const int8_t*>(a.quants) + (row + m) * a.num_columns;
   }
-  const float* scales = a.scales + row * groups;
-  const float* sums = a.sums + row * groups;
+  const float* scales = a.scales + row;
+  const float* sums = a.sums + row;
   Floats y[kRows];
   for (int m = 0; m < kRows; ++m) y[m] = zero();
   constexpr int64_t kScaleBytes = kLanes * (kIsWide ? 4 : 2);
@@ -122,11 +58,11 @@ inline void panel4(const Weight& w, const Activations& a, const uint8_t* panel,
     }
     const Floats scale = load_scales<kIsWide>(panel + 4 * kStep);
     for (int m = 0; m < kRows; ++m) {
-      y[m] = fma(to_floats(total(sum[m])), mul(scale, set1(scales[m * groups + g])), y[m]);
+      y[m] = fma(to_floats(total(sum[m])), mul(scale, set1(scales[g * a.num_rows + m])), y[m]);
     }
     if constexpr (kHasMinima) {
       const Floats minimum = load_scales<kIsWide>(panel + 4 * kStep + kScaleBytes);
-      for (int m = 0; m < kRows; ++m) y[m] = fma(minimum, set1(sums[m * groups + g]), y[m]);
+      for (int m = 0; m < kRows; ++m) y[m] = fma(minimum, set1(sums[g * a.num_rows + m]), y[m]);
     }
     panel += kGroupBytes;
   }
@@ -144,8 +80,8 @@ inline void panel8(const Weight& w, const Activations& a, const uint8_t* panel, 
   for (int m = 0; m < kRows; ++m) {
     x[m] = reinterpret_cast<const int16_t*>(a.quants) + (row + m) * a.num_columns;
   }
-  const float* scales = a.scales + row * groups;
-  const float* sums = a.sums + row * groups;
+  const float* scales = a.scales + row;
+  const float* sums = a.sums + row;
   Floats y[kRows];
   for (int m = 0; m < kRows; ++m) y[m] = zero();
   constexpr int64_t kScaleBytes = kLanes * (kIsWide ? 4 : 2);
@@ -167,18 +103,18 @@ inline void panel8(const Weight& w, const Activations& a, const uint8_t* panel, 
     const Floats scale = load_scales<kIsWide>(panel);
     panel += kScaleBytes;
     for (int m = 0; m < kRows; ++m) {
-      y[m] = fma(to_floats(sum[m]), mul(scale, set1(scales[m * groups + g])), y[m]);
+      y[m] = fma(to_floats(sum[m]), mul(scale, set1(scales[g * a.num_rows + m])), y[m]);
     }
     if constexpr (kHasMinima) {
       const Floats minimum = load_scales<kIsWide>(panel);
       panel += kScaleBytes;
-      for (int m = 0; m < kRows; ++m) y[m] = fma(minimum, set1(sums[m * groups + g]), y[m]);
+      for (int m = 0; m < kRows; ++m) y[m] = fma(minimum, set1(sums[g * a.num_rows + m]), y[m]);
     }
   }
   for (int m = 0; m < kRows; ++m) store(tile + m * kLanes, y[m]);
 }
 
-inline void unpack_panel(const Weight& w, const uint8_t* panel, uint8_t* bytes) {
+inline void unpack_panel4(const Weight& w, const uint8_t* panel, uint8_t* bytes) {
   using namespace simd;
   constexpr int kStep = 4 * kLanes;
   for (int64_t g = 0; g < num_groups(w); ++g, panel += group_bytes(w)) {
@@ -190,15 +126,29 @@ inline void unpack_panel(const Weight& w, const uint8_t* panel, uint8_t* bytes) 
   }
 }
 
-constexpr int kTileRows = 4;        // rows that a product keeps in registers
+// As tiles read them: from pairs of columns to groups of four.
+inline void unpack_panel8(const Weight& w, const uint8_t* panel, uint8_t* bytes) {
+  constexpr int kStep = 4 * simd::kLanes;
+  for (int64_t g = 0; g < num_groups(w); ++g, panel += group_bytes(w)) {
+    for (int j = 0; j < w.group / 4; ++j, bytes += kStep) {
+      for (int lane = 0; lane < simd::kLanes; ++lane) {
+        const uint8_t* pair = panel + j * kStep + 2 * lane;
+        std::memcpy(bytes + 4 * lane, pair, 2);
+        std::memcpy(bytes + 4 * lane + 2, pair + 2 * simd::kLanes, 2);
+      }
+    }
+  }
+}
+
+constexpr int kRegisterRows = 4;    // rows that a product keeps in registers
 constexpr int kUnpackFrom = 12;     // rows from which a panel's nibbles are taken apart once
 
 template <bool kHasMinima, bool kIsWide, bool kIsUnpacked>
 inline void rows4(const Weight& w, const Activations& a, const uint8_t* panel,
                   const uint8_t* bytes, int64_t first, int64_t end, float* tile) {
   int64_t row = first;
-  for (; row + kTileRows <= end; row += kTileRows, tile += kTileRows * simd::kLanes) {
-    panel4<kTileRows, kHasMinima, kIsWide, kIsUnpacked>(w, a, panel, bytes, row, tile);
+  for (; row + kRegisterRows <= end; row += kRegisterRows, tile += kRegisterRows * simd::kLanes) {
+    panel4<kRegisterRows, kHasMinima, kIsWide, kIsUnpacked>(w, a, panel, bytes, row, tile);
   }
   switch (end - row) {
     case 3: panel4<3, kHasMinima, kIsWide, kIsUnpacked>(w, a, panel, bytes, row, tile); break;
@@ -212,8 +162,8 @@ template <bool kHasMinima, bool kIsWide>
 inline void rows8(const Weight& w, const Activations& a, const uint8_t* panel, int64_t first,
                   int64_t end, float* tile) {
   int64_t row = first;
-  for (; row + kTileRows <= end; row += kTileRows, tile += kTileRows * simd::kLanes) {
-    panel8<kTileRows, kHasMinima, kIsWide>(w, a, panel, row, tile);
+  for (; row + kRegisterRows <= end; row += kRegisterRows, tile += kRegisterRows * simd::kLanes) {
+    panel8<kRegisterRows, kHasMinima, kIsWide>(w, a, panel, row, tile);
   }
   switch (end - row) {
     case 3: panel8<3, kHasMinima, kIsWide>(w, a, panel, row, tile); break;
@@ -226,18 +176,23 @@ inline void rows8(const Weight& w, const Activations& a, const uint8_t* panel, i
 template <bool kHasMinima, bool kIsWide>
 inline void rows_of(const Weight& w, const Activations& a, const uint8_t* panel, uint8_t* bytes,
                     int64_t first, int64_t end, float* tile) {
+  const int64_t tiled = tiled_rows(end - first);
   if (w.bits == 8) {
-    rows8<kHasMinima, kIsWide>(w, a, panel, first, end, tile);
+    if (tiled > 0) unpack_panel8(w, panel, bytes);
+    const int64_t rest = multiply_tiles<kHasMinima, kIsWide>(w, a, panel, bytes, first, end, tile);
+    rows8<kHasMinima, kIsWide>(w, a, panel, rest, end, tile + (rest - first) * simd::kLanes);
   } else if (end - first >= kUnpackFrom) {
-    unpack_panel(w, panel, bytes);
-    rows4<kHasMinima, kIsWide, true>(w, a, panel, bytes, first, end, tile);
+    unpack_panel4(w, panel, bytes);
+    const int64_t rest = multiply_tiles<kHasMinima, kIsWide>(w, a, panel, bytes, first, end, tile);
+    rows4<kHasMinima, kIsWide, true>(w, a, panel, bytes, rest, end,
+                                     tile + (rest - first) * simd::kLanes);
   } else {
     rows4<kHasMinima, kIsWide, false>(w, a, panel, bytes, first, end, tile);
   }
 }
 
-// Rows [first, end) times one panel into `tile` (rows, lanes); `bytes` is room for the panel's
-// nibbles as bytes (`unpacked_bytes`).
+// Rows [first, end) times one panel into `tile` (rows, lanes); `bytes` is room for the panel
+// taken apart (`unpacked_bytes`); the thread has a TileScope.
 inline void multiply_panel(const Weight& w, const Activations& a, int64_t panel, int64_t first,
                            int64_t end, uint8_t* bytes, float* tile) {
   const uint8_t* data = w.data + panel * panel_bytes(w);
@@ -261,8 +216,6 @@ inline void multiply_panel(const Weight& w, const Activations& a, int64_t panel,
   }
 }
 
-inline int64_t unpacked_bytes(const Weight& w) {
-  return w.bits == 4 ? w.num_columns * simd::kLanes : 0;
-}
+inline int64_t unpacked_bytes(const Weight& w) { return w.num_columns * simd::kLanes; }
 
 }  // namespace lw

@@ -10,7 +10,12 @@ using namespace lw;
 
 extern "C" {
 
-LW_EXPORT const char* lw_backend() { return simd::kName; }
+LW_EXPORT const char* lw_backend() {
+#ifdef LW_TILES
+  if (tiles::are_allowed()) return "avx512-vnni+amx";
+#endif
+  return simd::kName;
+}
 LW_EXPORT int32_t lw_lanes() { return simd::kLanes; }
 
 // Sizes of the structures, in the order in which the callers' declarations stand.

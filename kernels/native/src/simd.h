@@ -10,3 +10,8 @@
 #else
 #include "simd_portable.h"
 #endif
+
+#if defined(__AMX_INT8__) && defined(__linux__) && !defined(LANEWISE_PORTABLE)
+#define LW_TILES
+#include "tiles_amx.h"
+#endif

@@ -71,6 +71,13 @@ inline void store_int16(int16_t* p, Floats x) {
 inline Ints zero_ints() { return _mm512_setzero_si512(); }
 inline Sum4 zero_sum4() { return _mm512_setzero_si512(); }
 
+inline Ints load_ints(const int32_t* p) { return _mm512_loadu_si512(p); }
+inline Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+template <int kBits>
+inline Ints shift_left(Ints x) {
+  return _mm512_slli_epi32(x, kBits);
+}
+
 inline Bytes load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline void store_bytes(uint8_t* p, Bytes x) { _mm512_storeu_si512(p, x); }
 inline Bytes low_nibbles(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }

@@ -108,7 +108,7 @@ def test_a_broken_library_is_refused(fake) -> None:
 def test_the_library_of_this_machine_loads() -> None:
     native = library()
     assert isinstance(native, Library)
-    assert native.backend() in (b"avx2", b"avx512-vnni", b"portable")
+    assert native.backend() in (b"avx2", b"avx512-vnni", b"avx512-vnni+amx", b"portable")
     assert native.lanes() in (8, 16)
     sizes = [native.struct_bytes(index) for index in range(len(STRUCTURES) + 1)]
     assert sizes == [*(ctypes.sizeof(structure) for structure in STRUCTURES), 0]

@@ -1,0 +1,110 @@
+// The rows that a quantised matrix is multiplied by, as integers with one scale a row and group.
+#pragma once
+#include <cstdint>
+
+#include "weights.h"
+
+namespace lw {
+
+// Rows that a product takes from tiles instead of registers; none where there are no tiles.
+inline int64_t tiled_rows(int64_t num_rows) {
+#ifdef LW_TILES
+  if (tiles::are_allowed()) return num_rows / tiles::kRows * tiles::kRows;
+#endif
+  (void)num_rows;
+  return 0;
+}
+
+// Activations of `num_rows` rows: int8 for weights of 4 bits (step: the group's largest value /
+// 127), int16 for weights of 8 bits (/ 32767), whose tiled rows hold all high bytes and then all
+// low ones. `sums` are the groups' sums of the rounded values.
+struct Activations {
+  uint8_t* quants;
+  float* scales;  // (groups, rows): a product reads neighbouring rows
+  float* sums;    // (groups, rows)
+  int64_t num_rows;
+  int64_t num_columns;
+  int32_t group;
+  int32_t bits;  // of the weights they are made for
+
+  static int64_t bytes(const Weight& w, int64_t num_rows) {
+    const int64_t quants = num_rows * w.num_columns * (w.bits == 4 ? 1 : 2);
+    return (quants + 63) / 64 * 64 + 2 * 4 * num_rows * num_groups(w) + 64;
+  }
+  static Activations in(void* memory, const Weight& w, int64_t num_rows) {
+    Activations a;
+    const int64_t quants = num_rows * w.num_columns * (w.bits == 4 ? 1 : 2);
+    a.quants = static_cast<uint8_t*>(memory);
+    a.scales = reinterpret_cast<float*>(a.quants + (quants + 63) / 64 * 64);
+    a.sums = a.scales + num_rows * num_groups(w);
+    a.num_rows = num_rows;
+    a.num_columns = w.num_columns;
+    a.group = w.group;
+    a.bits = w.bits;
+    return a;
+  }
+  int64_t row_bytes() const { return num_columns * (bits == 4 ? 1 : 2); }
+};
+
+// Rounds a group to integers, stores them where `out` says, and returns their sum.
+inline int64_t round_bytes(const float* x, int count, float inverse, int8_t* out) {
+  int64_t sum = 0;
+  for (int i = 0; i < count; i += simd::kLanes) {
+    simd::store_int8(out + i, simd::mul(simd::load(x + i), simd::set1(inverse)));
+    for (int lane = 0; lane < simd::kLanes; ++lane) sum += out[i + lane];
+  }
+  return sum;
+}
+
+inline int64_t round_words(const float* x, int count, float inverse, int16_t* out) {
+  int64_t sum = 0;
+  for (int i = 0; i < count; i += simd::kLanes) {
+    simd::store_int16(out + i, simd::mul(simd::load(x + i), simd::set1(inverse)));
+    for (int lane = 0; lane < simd::kLanes; ++lane) sum += out[i + lane];
+  }
+  return sum;
+}
+
+inline void split_words(const int16_t* words, int count, uint8_t* high, uint8_t* low) {
+  for (int i = 0; i < count; ++i) {
+    high[i] = uint8_t(words[i] >> 8);
+    low[i] = uint8_t(words[i]);
+  }
+}
+
+// Quantises columns [first, first + count) of a row; whole groups only.
+inline void quantise(const Activations& a, int64_t row, const float* x, int64_t first, int64_t count) {
+  using namespace simd;
+  const float limit = a.bits == 4 ? 127.0f : 32767.0f;
+  const bool is_split = a.bits == 8 && row < tiled_rows(a.num_rows);
+  uint8_t* quants = a.quants + row * a.row_bytes();
+  alignas(64) int16_t words[32];
+  for (int64_t start = 0; start < count; start += a.group) {
+    Floats largest = zero();
+    for (int i = 0; i < a.group; i += kLanes) largest = max(largest, abs(load(x + start + i)));
+    const float peak = reduce_max(largest);
+    const float scale = peak / limit;
+    const float inverse = peak > 0.0f ? limit / peak : 0.0f;
+    const int64_t column = first + start;
+    int64_t sum;
+    if (a.bits == 4) {
+      sum = round_bytes(x + start, a.group, inverse, reinterpret_cast<int8_t*>(quants) + column);
+    } else if (is_split) {
+      sum = round_words(x + start, a.group, inverse, words);
+      split_words(words, a.group, quants + column, quants + a.num_columns + column);
+    } else {
+      sum = round_words(x + start, a.group, inverse, reinterpret_cast<int16_t*>(quants) + column);
+    }
+    const int64_t at = column / a.group * a.num_rows + row;
+    a.scales[at] = scale;
+    a.sums[at] = scale * float(sum);
+  }
+}
+
+template <bool kIsWide>
+inline simd::Floats load_scales(const uint8_t* p) {
+  if constexpr (kIsWide) return simd::load(reinterpret_cast<const float*>(p));
+  return simd::load_half(reinterpret_cast<const uint16_t*>(p));
+}
+
+}  // namespace lw
