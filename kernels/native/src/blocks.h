@@ -236,9 +236,10 @@ inline void attend_long(const AttentionCall& call, const Unit& unit, float* room
     parts[r] = part_at(parts_at, h, r);
   }
   const Query query{&h, &call.step, call.cache, call.fused, unit.head, unit.first, unit.end};
+  const TileAttention in_tiles(query, parts + kMost * group);
   const int64_t segments = call.step.positions[unit.end - 1] / kSegment + 1;
   for (int64_t segment = 0; segment < segments; ++segment) {
-    attend_segment(query, segment, segment == 0 ? totals : parts);
+    attend_segment(query, segment, in_tiles.room(), segment == 0 ? totals : parts);
     if (segment == 0) continue;
     for (int64_t r = 0; r < num_rows; ++r) {
       if (parts[r].sum > 0.0f) merge(totals[r], parts[r], dim);
@@ -253,7 +254,8 @@ inline void attend_long(const AttentionCall& call, const Unit& unit, float* room
 inline size_t attend_room_bytes(const Heads& h) {
   const int64_t group = h.num_heads / h.num_kv_heads;
   const int64_t floats = h.head_dim + 2 * kLongQueries * group * part_floats(h);
-  return 4 * floats + 2 * kLongQueries * group * sizeof(Partial) + 256;
+  return 4 * floats + 2 * kLongQueries * group * sizeof(Partial) +
+         TileRoom::bytes(h.head_dim, kLongQueries * group) + 256;
 }
 
 inline void attend_short(const AttentionCall& call, const Unit& unit, float* parts_at) {
@@ -264,7 +266,7 @@ inline void attend_short(const AttentionCall& call, const Unit& unit, float* par
                 (unit.segment * h.num_kv_heads + unit.head) * num_rows * part_floats(h);
   for (int64_t r = 0; r < num_rows; ++r) parts[r] = part_at(mine, h, r);
   const Query query{&h, &call.step, call.cache, call.fused, unit.head, unit.first, unit.end};
-  attend_segment(query, unit.segment, parts);
+  attend_segment(query, unit.segment, nullptr, parts);
   for (int64_t r = 0; r < num_rows; ++r) {
     mine[r * part_floats(h)] = parts[r].largest;
     mine[r * part_floats(h) + 1] = parts[r].sum;

@@ -36,8 +36,32 @@ inline void store_half(uint16_t* p, Floats x) {
                       _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+inline Floats select_positive(Floats x, Floats value) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, zero(), _CMP_GT_OQ), value);
+}
+
 inline float reduce_add(Floats x) { return _mm512_reduce_add_ps(x); }
 inline float reduce_max(Floats x) { return _mm512_reduce_max_ps(x); }
+
+// Lane r of the result is row r reduced, halves upon halves, as `reduce_add` and `reduce_max` do.
+template <class Combine>
+inline Floats reduce_rows(Floats (&x)[16], Combine combine) {
+  for (int r = 0; r < 8; ++r) {
+    x[r] = combine(_mm512_shuffle_f32x4(x[r], x[r + 8], 0x44),
+                   _mm512_shuffle_f32x4(x[r], x[r + 8], 0xee));
+  }
+  for (int r = 0; r < 4; ++r) {
+    x[r] = combine(_mm512_shuffle_f32x4(x[r], x[r + 4], 0x88),
+                   _mm512_shuffle_f32x4(x[r], x[r + 4], 0xdd));
+  }
+  for (int r = 0; r < 2; ++r) {
+    x[r] = combine(_mm512_shuffle_ps(x[r], x[r + 2], 0x44), _mm512_shuffle_ps(x[r], x[r + 2], 0xee));
+  }
+  const Floats all =
+      combine(_mm512_shuffle_ps(x[0], x[1], 0x88), _mm512_shuffle_ps(x[0], x[1], 0xdd));
+  const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+  return _mm512_permutexvar_ps(order, all);
+}
 
 // 2^x; exactly 0 below the normal range, exactly 1 at 0.
 inline Floats exp2(Floats x) {
