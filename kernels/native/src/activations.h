@@ -46,23 +46,18 @@ struct Activations {
   int64_t row_bytes() const { return num_columns * (bits == 4 ? 1 : 2); }
 };
 
-// Rounds a group to integers, stores them where `out` says, and returns their sum.
-inline int64_t round_bytes(const float* x, int count, float inverse, int8_t* out) {
-  int64_t sum = 0;
-  for (int i = 0; i < count; i += simd::kLanes) {
-    simd::store_int8(out + i, simd::mul(simd::load(x + i), simd::set1(inverse)));
-    for (int lane = 0; lane < simd::kLanes; ++lane) sum += out[i + lane];
+// Rounds a group to integers, stores them where `out` says, and returns their sum: below 2^24, so
+// that float32 adds them exactly.
+template <class Out, class Store>
+inline float round_group(const float* x, int count, float inverse, Out* out, Store store) {
+  using namespace simd;
+  Floats sum = zero();
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats rounded = round(mul(load(x + i), set1(inverse)));
+    store(out + i, rounded);
+    sum = add(sum, rounded);
   }
-  return sum;
-}
-
-inline int64_t round_words(const float* x, int count, float inverse, int16_t* out) {
-  int64_t sum = 0;
-  for (int i = 0; i < count; i += simd::kLanes) {
-    simd::store_int16(out + i, simd::mul(simd::load(x + i), simd::set1(inverse)));
-    for (int lane = 0; lane < simd::kLanes; ++lane) sum += out[i + lane];
-  }
-  return sum;
+  return reduce_add(sum);
 }
 
 inline void split_words(const int16_t* words, int count, uint8_t* high, uint8_t* low) {
@@ -86,18 +81,20 @@ inline void quantise(const Activations& a, int64_t row, const float* x, int64_t 
     const float scale = peak / limit;
     const float inverse = peak > 0.0f ? limit / peak : 0.0f;
     const int64_t column = first + start;
-    int64_t sum;
+    float sum;
     if (a.bits == 4) {
-      sum = round_bytes(x + start, a.group, inverse, reinterpret_cast<int8_t*>(quants) + column);
+      sum = round_group(x + start, a.group, inverse, reinterpret_cast<int8_t*>(quants) + column,
+                        store_int8);
     } else if (is_split) {
-      sum = round_words(x + start, a.group, inverse, words);
+      sum = round_group(x + start, a.group, inverse, words, store_int16);
       split_words(words, a.group, quants + column, quants + a.num_columns + column);
     } else {
-      sum = round_words(x + start, a.group, inverse, reinterpret_cast<int16_t*>(quants) + column);
+      sum = round_group(x + start, a.group, inverse, reinterpret_cast<int16_t*>(quants) + column,
+                        store_int16);
     }
     const int64_t at = column / a.group * a.num_rows + row;
     a.scales[at] = scale;
-    a.sums[at] = scale * float(sum);
+    a.sums[at] = scale * sum;
   }
 }
 

@@ -46,6 +46,7 @@ inline Floats fma(Floats a, Floats b, Floats c) {
   return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
 }
 inline Floats abs(Floats a) { return each([&](int i) { return std::fabs(a.v[i]); }); }
+inline Floats round(Floats a) { return each([&](int i) { return std::nearbyint(a.v[i]); }); }
 
 inline Floats load_half(const uint16_t* p) {
   return each([&](int i) { return lw::half_to_float(p[i]); });
