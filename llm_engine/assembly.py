@@ -1,17 +1,19 @@
 """Putting an engine's parts together: cache, scheduler, and what keeps the memory in bounds."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from llm_engine.cache.divided import DividedCache
 from llm_engine.cache.kv_cache import KVCache
+from llm_engine.cache.sequence_cache import SequenceCache
 from llm_engine.cache.storage import PageStorage
 from llm_engine.cache.upkeep import CacheKeeper
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import EngineDecisions
+from llm_engine.layers.invariance import check_products
 from llm_engine.loader import LoadedModel
 from llm_engine.memory.machine import MachineMemory
 from llm_engine.memory.workspace import SAFETY
-from llm_engine.models.tiled_head import TiledHead
 from llm_engine.runner import Runner
 from llm_engine.scheduler import Scheduler
 from llm_engine.scheduling.preemption import PreemptionPolicy
@@ -20,35 +22,48 @@ from llm_engine.scheduling.step_time import StepTimeModel
 _PROBED_PAGES = 16
 
 
-def build_cache(config: EngineConfig, decisions: EngineDecisions) -> KVCache:
-    """The bookkeeping of a cache of the decided size."""
+def build_cache(
+    config: EngineConfig, decisions: EngineDecisions, num_parts: int = 1
+) -> KVCache | DividedCache:
+    """The bookkeeping of a cache of the decided size, in each of so many memories."""
     capacity = decisions.capacity
-    return KVCache(
-        decisions.layout,
-        [capacity.num_reserved],
-        num_usable=[capacity.num_pages],
-        has_prefix_cache=config.prefix_cache,
-        host_bytes=config.host_cache_bytes,
-    )
+    parts = [
+        KVCache(
+            decisions.layout,
+            [capacity.num_reserved],
+            num_usable=[capacity.num_pages],
+            has_prefix_cache=config.prefix_cache,
+            host_bytes=config.host_cache_bytes,
+        )
+        for _ in range(num_parts)
+    ]
+    return parts[0] if num_parts == 1 else DividedCache(parts)
 
 
 def build_runner(
-    config: EngineConfig, loaded: LoadedModel, cache: KVCache, decisions: EngineDecisions
+    config: EngineConfig, loaded: LoadedModel, cache: SequenceCache, decisions: EngineDecisions
 ) -> Runner:
-    """What computes the steps of an engine alone, and the memory of its cache."""
-    is_tiled = config.batch_invariant and not decisions.ops.is_native
-    model = TiledHead(loaded.model) if is_tiled else loaded.model
-    return Runner(model, cache, loaded.dtype, decisions.ops, loaded.adapters)
+    """What computes the steps of an engine alone, and the memory of its cache.
+
+    Raises: InvalidConfig where adapters' products do not keep rows apart as the mode asks.
+    """
+    if config.batch_invariant:
+        check_products(loaded.adapters.products, loaded.dtype)
+    return Runner(loaded.model, cache, loaded.dtype, decisions.ops, loaded.adapters)
 
 
 def build_scheduler(
-    config: EngineConfig, decisions: EngineDecisions, cache: KVCache, storage: PageStorage
+    config: EngineConfig,
+    decisions: EngineDecisions,
+    cache: SequenceCache,
+    storages: Sequence[PageStorage],
 ) -> Scheduler:
-    """The scheduler over a cache whose pages lie in `storage`; copies are timed on the way."""
-    cache.attach(storage)
+    """The scheduler over a cache whose parts lie in `storages`; copies are timed on the way."""
+    for part, storage in zip(cache.parts, storages, strict=True):
+        part.attach(storage)
     step_time = StepTimeModel()
     group = cache.layout.groups[0]
-    rate = _copy_bytes_per_s(cache, storage) if config.host_cache_bytes else 0.0
+    rate = _copy_bytes_per_s(cache.parts[0]) if config.host_cache_bytes else 0.0
     preemption = PreemptionPolicy(
         asked=config.preemption,
         model=step_time,
@@ -66,28 +81,32 @@ def build_scheduler(
     )
 
 
-def build_keeper(
+def build_keepers(
     config: EngineConfig,
-    cache: KVCache,
+    cache: SequenceCache,
     decisions: EngineDecisions,
     read_memory: Callable[[], MachineMemory],
     clock: Callable[[], float],
-) -> CacheKeeper | None:
-    """What moves the cache's bounds with the memory to spare; None where its size was asked for."""
+) -> list[CacheKeeper]:
+    """What moves each part's bounds with the memory to spare; none where its size was asked for."""
     if config.kv_cache_bytes is not None:
-        return None
-    return CacheKeeper(
-        cache,
-        min_blocks=-(-decisions.capacity.max_model_len // cache.layout.block_tokens),
-        low_bytes=decisions.memory.size_bytes(SAFETY),
-        read_memory=read_memory,
-        clock=clock,
-    )
+        return []
+    return [
+        CacheKeeper(
+            part,
+            min_blocks=-(-decisions.capacity.max_model_len // cache.layout.block_tokens),
+            low_bytes=decisions.memory.size_bytes(SAFETY),
+            read_memory=read_memory,
+            clock=clock,
+        )
+        for part in cache.parts
+    ]
 
 
-def _copy_bytes_per_s(cache: KVCache, storage: PageStorage) -> float:
+def _copy_bytes_per_s(cache: KVCache) -> float:
     """The rate of copying free pages out; the pages stay as they were."""
     pages = list(range(min(_PROBED_PAGES, cache.num_pages)))
+    storage = cache.storage
     storage.copy_in(0, pages, storage.copy_out(0, pages))
     started_s = time.perf_counter()
     storage.copy_in(0, pages, storage.copy_out(0, pages))

@@ -10,6 +10,8 @@ DTYPES = ("auto", "float32", "bfloat16")
 WEIGHTS = ("auto", "packed", "unpacked")
 SPECULATION = ("auto", "off", "ngram")
 PREEMPTION = ("auto", "recompute", "copy")
+OVERLAP = ("auto", "on", "off")
+WIRE = ("exact", "int8", "auto")
 TIERS = tuple(str(tier) for tier in Tier)
 
 
@@ -36,6 +38,9 @@ class EngineConfig:
     running answer. `adapters` are LoRA folders by name. `grammar_timeout_s` bounds compilation.
     `layout` lays the model over ranks ("tp2", "cp2->tp2"; see `llm_engine.parallel.layout`); empty
     for one.
+    `overlap` computes prompts in chunks whose exchanges between ranks travel under other chunks:
+    "auto" where that is measured to pay. `wire` is what prompts' exchanges travel as: "exact";
+    "int8", which changes numbers; or "auto", int8 where it is measured to pay, with its error.
     Raises: InvalidConfig when a value is out of bounds.
     """
 
@@ -62,6 +67,8 @@ class EngineConfig:
     adapters: Mapping[str, str] = field(default_factory=dict[str, str])
     grammar_timeout_s: float = 5.0
     layout: str = ""
+    overlap: str = "auto"
+    wire: str = "exact"
 
     def __post_init__(self) -> None:
         """Refuse values that no model could be served with."""
@@ -72,9 +79,16 @@ class EngineConfig:
             ("weights", WEIGHTS),
             ("speculation", SPECULATION),
             ("preemption", PREEMPTION),
+            ("overlap", OVERLAP),
+            ("wire", WIRE),
         ):
             if (chosen := getattr(self, name)) not in allowed:
                 raise InvalidConfig(f"{name} is {chosen!r}, must be one of {', '.join(allowed)}")
+        if not self.layout and (self.overlap, self.wire) != ("auto", "exact"):
+            raise InvalidConfig(
+                f"overlap is {self.overlap!r} and wire {self.wire!r}, but one rank exchanges "
+                "nothing: give a layout such as tp2, or leave both out"
+            )
         if self.strict_floor is not None and self.strict_floor not in TIERS:
             raise InvalidConfig(
                 f"strict_floor is {self.strict_floor!r}, must be one of {', '.join(TIERS)}"

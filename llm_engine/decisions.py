@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
@@ -49,11 +49,15 @@ def decide(
     *,
     is_quantised: bool = False,
     weight_bytes: int = 0,
+    prompt_token_bytes: int = 0,
+    cache_parts: int = 1,
     machine: MachineMemory | None = None,
 ) -> EngineDecisions:
     """Plan memory and cache and bind the ops, from settings, the model's config and the machine.
 
-    `weight_bytes` are those still to be read, 0 once they are in memory.
+    `weight_bytes` are those still to be read, 0 once they are in memory. A token of the longest
+    sequence takes `prompt_token_bytes` beside its place in the cache, which holds one of
+    `cache_parts` equal parts of each page.
     Raises: InvalidConfig, with what would fit; ImplUnavailable for an op that cannot run as
         asked; StrictRefusal when an op lies below `config.strict_floor`.
     """
@@ -62,7 +66,9 @@ def decide(
     bytes_per_token = PagedCache.bytes_per_token(model, dtype)
     if is_packed:
         bytes_per_token = NativeCache.bytes_per_token(model)
-    layout = CacheLayout.single(page_tokens=config.page_size, bytes_per_token=bytes_per_token)
+    layout = CacheLayout.single(
+        page_tokens=config.page_size, bytes_per_token=bytes_per_token, num_parts=cache_parts
+    )
     form = PACKED if is_packed else DTYPE_NAMES[dtype]
     chunk = choose_chunk(
         model,
@@ -79,13 +85,15 @@ def decide(
         weight_bytes=weight_bytes,
         total_bytes=machine.total_bytes,
     )
-    capacity = solve_capacity(_question(config, model, layout, memory, machine))
+    question = _question(config, model, layout, memory, machine)
+    question = replace(question, prompt_page_bytes=prompt_token_bytes * config.page_size)
+    capacity = solve_capacity(question)
     _check_preemption(config, layout, capacity)
     sizes = OpSizes(
         chunk_tokens=chunk.tokens,
         num_seqs=config.max_num_seqs,
         context=capacity.max_model_len,
-        page_size=config.page_size,
+        page_size=config.page_size // cache_parts,
     )
     ledger = Ledger()
     ops = bind_ops(
@@ -102,6 +110,8 @@ def decide(
     ledger.record(weights)
     for decision in _cache_decisions(config, layout, capacity, chunk, memory, machine):
         ledger.record(decision)
+    if prompt_token_bytes:
+        ledger.record(_prompt_pages(config, capacity, prompt_token_bytes))
     if config.strict_floor is not None:
         ledger.require(Tier(config.strict_floor))
     return EngineDecisions(capacity, layout, chunk.tokens, memory, ops, ledger)
@@ -197,6 +207,21 @@ def _cache_decisions(
         reasons=("small pages let more of a prefix be reused",),
     )
     return [size, prompt_chunk, page, _prefix_decision(config, layout)]
+
+
+def _prompt_pages(config: EngineConfig, capacity: Capacity, prompt_token_bytes: int) -> Decision:
+    num_pages = -(-capacity.max_model_len // config.page_size)
+    return _decision(
+        "memory",
+        "pages of prompts",
+        f"{num_pages} pages",
+        asked="auto",
+        reasons=(
+            f"{num_pages * config.page_size * prompt_token_bytes / _MIB:.0f} MiB beside the cache: "
+            "prompts are computed in stages, and a stage needs the keys of all heads of its layers",
+            "as many as the longest sequence takes; between steps the cache has every key too",
+        ),
+    )
 
 
 def _prefix_decision(config: EngineConfig, layout: CacheLayout) -> Decision:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 
 from llm_engine.answers.answers import Answers, Event
-from llm_engine.assembly import build_cache, build_keeper, build_runner, build_scheduler
+from llm_engine.assembly import build_cache, build_keepers, build_runner, build_scheduler
 from llm_engine.cache.report import cache_counts, describe_cache
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide, plan_hash
@@ -52,6 +52,8 @@ class LLMEngine:
 
         Raises: InvalidConfig, ImplUnavailable, StrictRefusal: see `llm_engine.decisions.decide`.
         """
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
         if seat is not None:
             read_memory = seat.memory_of(read_memory)
         decisions = decide(
@@ -59,10 +61,10 @@ class LLMEngine:
             loaded.shape,
             loaded.dtype,
             is_quantised=loaded.is_packed,
+            prompt_token_bytes=loaded.prompt_token_bytes,
+            cache_parts=loaded.cache_parts,
             machine=read_memory(),
         )
-        if config.num_threads is not None:
-            torch.set_num_threads(config.num_threads)
         self.config = config
         self.tokenizer = loaded.tokenizer
         self.ledger = decisions.ledger
@@ -72,7 +74,7 @@ class LLMEngine:
         self._adapters = loaded.adapters
         if (adapters := loaded.adapters.decision()) is not None:
             self.ledger.record(adapters)
-        self._cache = build_cache(config, decisions)
+        self._cache = build_cache(config, decisions, 1 if seat is None else seat.num_parts)
         if seat is None:
             self._runner = build_runner(config, loaded, self._cache, decisions)
         else:
@@ -80,8 +82,8 @@ class LLMEngine:
             for decision in seat.decisions(config):
                 self.ledger.record(decision)
         self._expect = (lambda _: None) if seat is None else seat.ranks.expect
-        self._scheduler = build_scheduler(config, decisions, self._cache, self._runner.storage)
-        self._keeper = build_keeper(config, self._cache, decisions, read_memory, clock)
+        self._scheduler = build_scheduler(config, decisions, self._cache, self._runner.storages)
+        self._keepers = build_keepers(config, self._cache, decisions, read_memory, clock)
         speculation = decide_speculation(
             config, can_take_back=not decisions.layout.has_state, ledger=self.ledger
         )
@@ -91,8 +93,10 @@ class LLMEngine:
             speculator=make_speculator(config, speculation, clock),
             clock=clock,
         )
+        card = loaded.card(decisions, config.page_size)
         self.card = replace(
-            loaded.card(decisions, config.page_size),
+            card,
+            kv_tokens=card.kv_tokens * len(self._cache.parts),
             plan_hash=plan_hash(config, decisions.capacity, tuple(self.ledger)),
         )
         self.preparer = Preparer(
@@ -186,8 +190,8 @@ class LLMEngine:
 
     def tend(self) -> None:
         """Keep the cache's memory within what the machine can spare; cheap when it is not time."""
-        if self._keeper is not None:
-            self._keeper.tend()
+        for keeper in self._keepers:
+            keeper.tend()
         self._runner.flush()
 
     def warm_up(self) -> MemoryLedger:
@@ -261,7 +265,7 @@ class LLMEngine:
         """Verify the cache, and that an idle engine holds nothing. Raises: AssertionError."""
         self._cache.check_integrity()
         if not self.has_work:
-            num_used = [pool.num_used for pool in self._cache.pools]
+            num_used = [pool.num_used for part in self._cache.parts for pool in part.pools]
             assert not any(num_used), f"{num_used} pages leaked"
             num_choices = self._answers.num_choices
             assert num_choices == 0, f"{num_choices} choices leaked"

@@ -30,7 +30,8 @@ class LoadedModel:
     """A model ready to run, and what its files say about ending an answer.
 
     Of a model over several ranks, `model` is this rank's share, `shape` the heads and layers that
-    its cache holds, and `num_parameters` counts the whole.
+    its cache holds, `num_parameters` counts the whole, and a token of the longest prompt takes
+    `prompt_token_bytes` beside the cache, which holds one of `cache_parts` parts of each page.
     """
 
     model: CausalModel
@@ -43,6 +44,8 @@ class LoadedModel:
     shape: ModelConfig
     num_parameters: int
     is_packed: bool = False
+    prompt_token_bytes: int = 0
+    cache_parts: int = 1
 
     @property
     def weight_bytes(self) -> int:
@@ -65,10 +68,22 @@ class LoadedModel:
         )
 
 
-def load_model(config: EngineConfig) -> LoadedModel:
-    """Resolve the name, decide what can be decided, read the weights, build the tokenizer.
+@dataclass(frozen=True, slots=True)
+class ForeseenModel:
+    """What a model's headers and an engine's settings say before a weight is read."""
 
-    Raises: ModelNotFound, UnsupportedModel; before a weight is read, what `decide` raises.
+    source: ModelSource
+    checkpoint: Checkpoint
+    shape: ModelConfig
+    facts: WeightFacts
+    dtype: torch.dtype
+    decisions: EngineDecisions
+
+
+def foresee(config: EngineConfig) -> ForeseenModel:
+    """Resolve the name, check the files' headers, decide what can be decided.
+
+    Raises: ModelNotFound, UnsupportedModel, and what `decide` raises.
     """
     source = resolve(config.model)
     dtype = choose_dtype(config.dtype)
@@ -85,7 +100,20 @@ def load_model(config: EngineConfig) -> LoadedModel:
         is_quantised=facts.is_quantised,
         weight_bytes=facts.packed_bytes if is_packed else facts.unpacked_bytes,
     )
-    if decisions.ops.is_native:
+    return ForeseenModel(source, checkpoint, shape, facts, dtype, decisions)
+
+
+def load_model(config: EngineConfig) -> LoadedModel:
+    """Resolve the name, decide what can be decided, read the weights, build the tokenizer.
+
+    Raises: ModelNotFound, UnsupportedModel; before a weight is read, what `decide` raises.
+    """
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    found = foresee(config)
+    source, shape, facts = found.source, found.shape, found.facts
+    dtype, checkpoint = found.dtype, found.checkpoint
+    if found.decisions.ops.is_native:
         dtype = torch.float32  # of what lies between the packed products
     else:
         checkpoint = UnpackedCheckpoint(checkpoint)
@@ -102,7 +130,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
         adapters=adapters,
         shape=shape,
         num_parameters=model.num_parameters,
-        is_packed=decisions.ops.is_native,
+        is_packed=found.decisions.ops.is_native,
     )
 
 

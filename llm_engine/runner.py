@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from llm_engine.adapters.adapter_set import AdapterSet
-from llm_engine.cache.kv_cache import KVCache
+from llm_engine.cache.sequence_cache import SequenceCache
 from llm_engine.cache.storage import PageStorage
 from llm_engine.cache.tensor_storage import TensorStorage
 from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache
@@ -23,8 +23,8 @@ class StepRunner(Protocol):
     """What computes an engine's steps, alone or with other ranks."""
 
     @property
-    def storage(self) -> PageStorage:
-        """The contents of the cache's pages."""
+    def storages(self) -> Sequence[PageStorage]:
+        """The contents of the cache's pages, in each of its parts."""
         ...
 
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor | None:
@@ -50,7 +50,7 @@ class Runner:
     def __init__(
         self,
         model: CausalModel,
-        pool: KVCache,
+        pool: SequenceCache,
         dtype: torch.dtype,
         ops: BoundOps,
         adapters: AdapterSet | None = None,
@@ -65,7 +65,9 @@ class Runner:
             self.cache = NativeCache(model.config, pool.num_pages, pool.page_size)
         else:
             self.cache = PagedCache(model.config, pool.num_pages, pool.page_size, dtype)
-        self.storage: PageStorage = TensorStorage(self.cache.layers, self.cache.reservations)
+        self.storages: Sequence[PageStorage] = (
+            TensorStorage(self.cache.layers, self.cache.reservations),
+        )
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor | None:
@@ -77,7 +79,8 @@ class Runner:
             rows.extend(range(len(token_ids) - chunk.num_logits, len(token_ids)))
         updates = None
         if self._adapters is not None:
-            updates = self._adapters.for_step([(c.seq.adapter_id, c.num_tokens) for c in chunks])
+            uses = [(chunk.seq.adapter_id, chunk.num_tokens) for chunk in chunks]
+            updates = self._adapters.for_step(uses, self._ops.over_rows)
         step = Step(torch.tensor(token_ids), self._attend(chunks), updates)
         hidden_NC = self._model.hidden(step, self._ops)
         if not rows:

@@ -10,7 +10,7 @@ Running sequences rank by priority (smaller first), then arrival. Waiting ones t
 tenant inside a priority class, and gain a class as they wait.
 """
 
-from llm_engine.cache.kv_cache import KVCache
+from llm_engine.cache.sequence_cache import SequenceCache
 from llm_engine.scheduling.budget import PromptBudget
 from llm_engine.scheduling.deadlines import Deadlines
 from llm_engine.scheduling.followers import Followers
@@ -34,7 +34,7 @@ class Scheduler:
 
     def __init__(
         self,
-        cache: KVCache,
+        cache: SequenceCache,
         *,
         max_num_seqs: int,
         prefill_chunk_tokens: int,
@@ -183,7 +183,11 @@ class Scheduler:
     def _make_room(self, seq: Sequence, num_tokens: int, preempted: list[Sequence]) -> bool:
         """Pages for a running sequence; false if it had to give up its own."""
         while not self.cache.can_grow(seq.seq_id, num_tokens):
-            victim = self._running[-1]
+            # Only pages of the same part make room; `seq` itself is the last to be found.
+            part = self.cache.part_of(seq.seq_id)
+            victim = next(
+                each for each in reversed(self._running) if self.cache.part_of(each.seq_id) == part
+            )
             self._preempt(victim)
             preempted.append(victim)
             if victim is seq:

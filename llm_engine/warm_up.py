@@ -1,6 +1,6 @@
 """One step at the true chunk, to measure what memory it takes."""
 
-from llm_engine.cache.kv_cache import KVCache
+from llm_engine.cache.sequence_cache import SequenceCache
 from llm_engine.memory.peak import peak_bytes
 from llm_engine.runner import StepRunner
 from llm_engine.sequence import Chunk, Sequence
@@ -8,7 +8,7 @@ from llm_engine.sequence import Chunk, Sequence
 _SEQ_ID = -1
 
 
-def measure_step(cache: KVCache, runner: StepRunner, num_tokens: int) -> int | None:
+def measure_step(cache: SequenceCache, runner: StepRunner, num_tokens: int) -> int | None:
     """The memory that a chunk of `num_tokens` takes at its peak, beside its pages, in bytes.
 
     None where the system cannot tell, or where the pages are in use. Leaves no trace in the cache.

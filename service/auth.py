@@ -10,8 +10,9 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
-from service.context import GatewayDep
+from service.context import Gateway, GatewayDep
 from service.errors import Forbidden, Unauthorized
+from workers.store.keys import ApiKey
 
 ADMIN = "admin"
 LOCAL_KEY_ID = "local"
@@ -61,10 +62,17 @@ async def authenticate(
     scheme, _, secret = headers[0].partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise Unauthorized("The Authorization header is not of the form `Bearer sk-…`.")
-    key = await run_in_threadpool(gateway.client.store.keys.verify, secret.strip())
+    key = await _verified(gateway, secret.strip())
     if key is None:
         raise Unauthorized("This API key is not known, or was revoked.")
     return Principal(key_id=key.id, scopes=frozenset(key.scopes))
+
+
+async def _verified(gateway: Gateway, secret: str) -> ApiKey | None:
+    async def look_up() -> ApiKey | None:
+        return await run_in_threadpool(gateway.client.store.keys.verify, secret)
+
+    return await gateway.recent_keys.verified(secret, look_up)
 
 
 async def authenticate_or_signed(

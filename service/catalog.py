@@ -70,8 +70,9 @@ async def find_llm(gateway: Gateway, name: str) -> ServedLLM:
     for worker, adapter in _serving(gateway.recent.rows(), name):
         if is_ready(worker):
             return ServedLLM(worker, adapter)
-    workers = await run_in_threadpool(known_workers, gateway, "llm")
-    gateway.recent.keep(workers)
+    workers = await gateway.recent.looked_up(
+        lambda: run_in_threadpool(known_workers, gateway, "llm")
+    )
     for worker, adapter in _serving(workers, name):
         if not is_ready(worker):
             raise _no_worker(name, worker)

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from service.events import JobEvents
 from service.metrics import Metrics
+from service.recent_keys import RecentKeys
 from service.recent_workers import RecentWorkers
 from service.signing import UrlSigner
 from workers.client import Client
@@ -26,6 +27,7 @@ class Gateway:
     metrics: Metrics
     events: JobEvents
     recent: RecentWorkers = field(default_factory=RecentWorkers)
+    recent_keys: RecentKeys = field(default_factory=RecentKeys)
     batch_lock: threading.Lock = field(default_factory=threading.Lock)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from workers.protocol import WorkerFacts
+from workers.shared_lookup import SharedLookup
 
 RECENT_S = 0.5
 
@@ -18,6 +20,7 @@ class RecentWorkers:
         self._clock = clock
         self._rows: Sequence[WorkerFacts] = ()
         self._read_s = -RECENT_S
+        self._lookups: SharedLookup[str, Sequence[WorkerFacts]] = SharedLookup()
 
     def rows(self) -> Sequence[WorkerFacts]:
         """The rows, or none when they are too old."""
@@ -26,3 +29,11 @@ class RecentWorkers:
     def keep(self, rows: Sequence[WorkerFacts]) -> None:
         """Take rows that were just read."""
         self._rows, self._read_s = rows, self._clock()
+
+    async def looked_up(
+        self, look_up: Callable[[], Coroutine[Any, Any, Sequence[WorkerFacts]]]
+    ) -> Sequence[WorkerFacts]:
+        """The rows as `look_up` reads them now, for all who ask at once; they are kept."""
+        rows = await self._lookups.get("workers", look_up)
+        self.keep(rows)
+        return rows

@@ -176,7 +176,6 @@ class Client:
     def _make_chats(self) -> ChatClient:
         return ChatClient(
             self.settings.redis_url,
-            lambda model, chat_id: send(self._app, "llm", model, chat_id),
             self.workers,
             self._timing,
             max_waiting=self.settings.max_queued,

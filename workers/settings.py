@@ -41,6 +41,12 @@ class Settings(BaseSettings):
     llm_layout: str = Field(
         default="", description="LLM over ranks, such as tp2 or cp2->tp2; empty: one rank."
     )
+    llm_overlap: Literal["auto", "on", "off"] = Field(
+        default="auto", description="Hide prompts' exchanges between ranks under computation."
+    )
+    llm_wire: Literal["exact", "int8", "auto"] = Field(
+        default="exact", description="Prompts between ranks; int8 changes numbers, auto may."
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="Precision of the language model."
     )

@@ -1,38 +1,26 @@
 """A light client of the chat endpoint: streams with the time of every token.
 
-Standard library and threads, since the client shares its cores with the service it measures.
+The client shares its cores with the service it measures, so it only stamps what arrives, on one
+thread; chunks and JSON are read when all streams have ended (`stream_reading.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
+import ssl
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-PLAN_HEADER = "x-lanewise-plan"
+from benchmarks.llm.stream_reading import PLAN_HEADER, Piece, Streamed, read_answer
+
+__all__ = ["PLAN_HEADER", "Service", "Streamed"]
 _TIMEOUT_S = 300.0
-
-
-@dataclass(slots=True, kw_only=True)
-class Streamed:
-    """What came of one stream. Times in seconds of `time.perf_counter`.
-
-    `times` has one entry per token: with `logprobs` exactly, else one per piece of text.
-    """
-
-    sent: float = 0.0
-    times: list[float] = field(default_factory=list[float])
-    text: str = ""
-    completion_tokens: int = 0
-    finish_reason: str | None = None
-    is_done: bool = False
-    plan_hash: str = ""
-    error: str = ""
+_PATH = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +37,13 @@ class Service:
         key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return {"Content-Type": "application/json", **key}
 
-    def connect(self) -> http.client.HTTPConnection:
-        """A new connection; it opens with the first request."""
-        parts = urlsplit(self.url)
-        of = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        return of(parts.netloc, timeout=_TIMEOUT_S)
-
     def get(self, path: str) -> dict[str, Any]:
         """A JSON answer. Raises: OSError, with the status, for anything but 200."""
-        connection = self.connect()
+        parts = urlsplit(self.url)
+        of = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = of(parts.netloc, timeout=_TIMEOUT_S)
         try:
-            connection.request("GET", path, headers=dict(self.headers))
+            connection.request("GET", parts.path + path, headers=dict(self.headers))
             response = connection.getresponse()
             body = response.read()
             if response.status != 200:
@@ -70,7 +54,24 @@ class Service:
 
     def stream(self, prompt: str, max_tokens: int, *, logprobs: bool = False) -> Streamed:
         """Ask greedily for exactly `max_tokens`; an error is told in the result."""
-        body = {
+        return self.streams([prompt], max_tokens, logprobs=logprobs)[0]
+
+    def streams(
+        self, prompts: Sequence[str], max_tokens: int, *, logprobs: bool = False
+    ) -> list[Streamed]:
+        """All at once, a connection each."""
+        requests = [self._request(prompt, max_tokens, logprobs) for prompt in prompts]
+
+        async def exchange_all() -> list[_Exchange]:
+            return await asyncio.gather(*(_exchange(self.url, request) for request in requests))
+
+        return [
+            read_answer(exchange.sent, exchange.pieces, exchange.error, logprobs=logprobs)
+            for exchange in asyncio.run(exchange_all())
+        ]
+
+    def _request(self, prompt: str, max_tokens: int, logprobs: bool) -> bytes:
+        fields: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": "user", "content": prompt}],
             "max_tokens": max_tokens,
@@ -79,54 +80,52 @@ class Service:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if logprobs:
-            body["logprobs"] = True
-        result = Streamed(sent=time.perf_counter())
-        connection = self.connect()
-        try:
-            connection.request("POST", "/v1/chat/completions", json.dumps(body), dict(self.headers))
-            response = connection.getresponse()
-            result.plan_hash = response.headers.get(PLAN_HEADER, "")
-            if response.status != 200:
-                result.error = f"{response.status} {response.read(300)!r}"
-            else:
-                _read(response, result, logprobs)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            result.error = f"{type(error).__name__}: {error}"
-        finally:
-            connection.close()
-        return result
-
-    def streams(
-        self, prompts: Sequence[str], max_tokens: int, *, logprobs: bool = False
-    ) -> list[Streamed]:
-        """All at once, a thread each."""
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            futures = [pool.submit(self.stream, p, max_tokens, logprobs=logprobs) for p in prompts]
-            return [future.result() for future in futures]
+        body = json.dumps(fields | ({"logprobs": True} if logprobs else {})).encode()
+        parts = urlsplit(self.url)
+        headers = {
+            "Host": parts.netloc, **self.headers,
+            "Content-Length": str(len(body)), "Connection": "close",
+        }  # fmt: skip
+        lines = [f"POST {parts.path}{_PATH} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def _read(response: http.client.HTTPResponse, result: Streamed, logprobs: bool) -> None:
-    for line in response:
-        if not line.startswith(b"data: "):
-            continue
-        payload = line[6:].strip()
-        if payload == b"[DONE]":
-            result.is_done = True
-            return
-        _take(json.loads(payload), result, logprobs)
+class _Exchange(asyncio.Protocol):
+    """One request and the pieces of its answer, each with the time it came."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self.sent = time.perf_counter()
+        self.pieces: list[Piece] = []
+        self.error = ""
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append((time.perf_counter(), data))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.error = "" if exc is None else f"{type(exc).__name__}: {exc}"
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
-def _take(chunk: Mapping[str, Any], result: Streamed, logprobs: bool) -> None:
-    now = time.perf_counter()
-    if "error" in chunk:
-        result.error = str(chunk["error"])[:300]
-        return
-    if chunk.get("usage"):
-        result.completion_tokens = chunk["usage"]["completion_tokens"]
-    for choice in chunk["choices"]:
-        piece = choice["delta"].get("content") or ""
-        result.text += piece
-        result.finish_reason = choice["finish_reason"] or result.finish_reason
-        entries = ((choice.get("logprobs") or {}).get("content") or ()) if logprobs else ()
-        result.times += [now] * (len(entries) if logprobs else bool(piece))
+async def _exchange(url: str, request: bytes) -> _Exchange:
+    parts = urlsplit(url)
+    is_safe = parts.scheme == "https"
+    port = parts.port or (443 if is_safe else 80)
+    exchange = _Exchange(request)
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            await asyncio.get_running_loop().create_connection(
+                lambda: exchange, parts.hostname or "", port,
+                ssl=ssl.create_default_context() if is_safe else None,
+            )  # fmt: skip
+            await exchange.ended
+    except OSError as error:
+        exchange.error = f"{type(error).__name__}: {error}"
+    return exchange

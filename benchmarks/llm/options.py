@@ -46,11 +46,11 @@ class LLMOptions:
         )
 
     def includes(self, section: str) -> bool:
-        """Whether a section is measured: all are, unless some are named."""
-        return not self.sections or section in self.sections
+        """Whether a section is measured: named ones, or all but the diagnosis `hops`."""
+        return section in self.sections if self.sections else section != "hops"
 
 
-SECTIONS = ("engines", "steady", "service")
+SECTIONS = ("engines", "steady", "service", "hops")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,21 +10,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.llm.contestants import Setting
 from benchmarks.llm.http_stream import Service
 from benchmarks.report import ROOT
+from workers.deployment.redis_server import socket_path
 
 _START_LIMIT_S = 120.0
 _STOP_LIMIT_S = 30.0
 _LOOK_S = 0.2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningService:
+    """A service that was started here, and what to look at it with."""
+
+    service: Service
+    pid: int
+    redis_url: str
+
+
 @contextmanager
-def running_service(setting: Setting) -> Iterator[Service]:
+def running_service(setting: Setting) -> Generator[RunningService]:
     """Start, wait until it is ready, and stop it at the end.
 
     Raises: OSError with the end of its log where it does not become ready.
@@ -34,7 +45,11 @@ def running_service(setting: Setting) -> Iterator[Service]:
     process, url = _started(setting, data, log)
     try:
         key = _wait_for_key(process, data, log)
-        yield Service(url=url, api_key=key, model=setting.model)
+        yield RunningService(
+            service=Service(url=url, api_key=key, model=setting.model),
+            pid=process.pid,
+            redis_url=f"unix://{socket_path(data / 'run')}",
+        )
     finally:
         _stop(process)
         shutil.rmtree(data, ignore_errors=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,14 +51,13 @@ def service_rows(
     """
     given = Service(url=options.url, api_key=options.api_key, model="")
     bare = our_contestant(setting, "bare", speculation="auto")
-
-    def text(key: str) -> str:
-        words = (vocabulary[t] for t in prose.prompt(_PROMPT_TOKENS, f"service/{key}"))
-        return "".join(words).replace("Ġ", " ").strip()
-
+    text = prompt_texts(prose, vocabulary)
     try:
-        with nullcontext(given) if options.url else running_service(setting) as service:
-            service = replace(service, model=_model_of(service, options.model))
+        with ExitStack() as stack:
+            service = given
+            if not options.url:
+                service = stack.enter_context(running_service(setting)).service
+            service = replace(service, model=model_of(service, options.model))
             found = check_plan(service, options.plan_hash)
             pair = _Pair(service=service, bare=bare, text=text)
             return _rows(pair, replace(stamp, plan_hash=found), quick=options.quick)
@@ -67,6 +66,16 @@ def service_rows(
         return [blank("service", "", stamp) | {"error": str(error)}]
     finally:
         bare.stop()
+
+
+def prompt_texts(prose: Prose, vocabulary: Sequence[str]) -> Callable[[str], str]:
+    """A maker of prompts of about 96 tokens; each key gives another one."""
+
+    def text(key: str) -> str:
+        words = (vocabulary[t] for t in prose.prompt(_PROMPT_TOKENS, f"service/{key}"))
+        return "".join(words).replace("Ġ", " ").strip()
+
+    return text
 
 
 def check_plan(service: Service, asked: str) -> str:
@@ -86,7 +95,11 @@ def check_plan(service: Service, asked: str) -> str:
     return probe.plan_hash
 
 
-def _model_of(service: Service, wanted: str) -> str:
+def model_of(service: Service, wanted: str) -> str:
+    """The name to ask for: `wanted` where it is served, else the first model that is.
+
+    Raises: OSError where none is.
+    """
     names = [str(model["id"]) for model in service.get("/v1/models")["data"]]
     if not names:
         raise OSError(f"{service.url} serves no model")

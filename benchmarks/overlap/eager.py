@@ -26,10 +26,14 @@ from llm_engine.layers.step import Step
 
 
 class EagerLayers:
-    """See `llm_engine.parallel.overlap.LayerUpdates`; a whole prompt at once, no cache."""
+    """See `llm_engine.parallel.overlap.LayerUpdates`; a whole prompt at once, no cache.
+
+    `fuses_attention` takes torch's `scaled_dot_product_attention` in place of scores.
+    """
 
     def __init__(self, weights: RandomWeights, share: Share) -> None:
         """Make this rank's weights."""
+        self.fuses_attention = False
         config = weights.config
         self._config = share.config(config)
         layers = range(config.num_layers)
@@ -82,6 +86,11 @@ class EagerLayers:
     ) -> torch.Tensor:
         times = q_HND.shape[0] // k_KND.shape[0]
         k_HND, v_HND = k_KND.repeat_interleave(times, 0), v_KND.repeat_interleave(times, 0)
+        if self.fuses_attention:
+            o_1HND = F.scaled_dot_product_attention(
+                q_HND[None], k_HND[None], v_HND[None], is_causal=True
+            )
+            return o_1HND[0].transpose(0, 1)
         scores_HNN = (q_HND @ k_HND.transpose(1, 2)) * self._config.head_dim**-0.5
         num_tokens = q_HND.shape[1]
         mask_NN = torch.full((num_tokens, num_tokens), -torch.inf, dtype=q_HND.dtype).triu_(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.overlap.crew import Crew
@@ -34,12 +34,13 @@ QUICK = Effort(num_layers=2, num_tokens=2048, rounds=3, budget_s=40.0)
 
 @dataclass(slots=True)
 class StageRun:
-    """What a stage took, round by round, and what one of its runs yielded on rank 0."""
+    """What a stage took, round by round, and what it yielded on rank 0; the bits of all ranks."""
 
     stage: Stage
     seconds: list[float] = field(default_factory=list[float])
     stretch: list[float] = field(default_factory=list[float])
     results: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    digests: list[str] = field(default_factory=list[str])
 
     @property
     def median_s(self) -> float:
@@ -50,6 +51,10 @@ class StageRun:
     def result(self) -> Mapping[str, Any]:
         """Rank 0's, the same in every round."""
         return self.results[0]
+
+
+class WrongBits(AssertionError):
+    """An overlapped run did not yield the bits of the same chunks one after the other."""
 
 
 class Measurement:
@@ -77,10 +82,7 @@ class Measurement:
         self._nodes.clear()
 
     def computation_s(self, stage: Stage, repeats: int = 3) -> float:
-        """Seconds of a stage's computation on the slower rank.
-
-        The least of a few: what else the machine does adds to them all.
-        """
+        """Core seconds of a stage's computation on the slower rank; the least of a few."""
         totals: list[float] = []
         for _ in range(repeats):
             nodes = self.crew("compute", stage)
@@ -112,7 +114,10 @@ class Measurement:
         )
 
     def line(self, stage: Stage) -> LinkLine:
-        """The link under the exchanges of a stage, measured while nothing else runs."""
+        """The link under the exchanges of a stage, measured while nothing else runs.
+
+        The least of a few, since what else the machine does adds to them all.
+        """
         operation = "all_gather" if stage.split == "cp" else "all_reduce"
         key = operation, stage.contract
         if key not in self._lines:
@@ -120,7 +125,7 @@ class Measurement:
             sizes = [whole // 4, whole]
             times = self.crew("link", operation, sizes, _LINK_REPEATS, stage.contract)
             slowest = [
-                statistics.median(max(pair) for pair in zip(*of_size, strict=True))
+                min(max(pair) for pair in zip(*of_size, strict=True))
                 for of_size in zip(*times, strict=True)
             ]
             self._lines[key] = LinkLine.through(dict(zip(sizes, slowest, strict=True)))
@@ -146,6 +151,18 @@ class Measurement:
             say(f"round {number + 1}: " + ", ".join(f"{run.seconds[-1]:.2f} s" for run in runs))
         return runs
 
+    def check_bits(self, run: StageRun) -> None:
+        """Compare an overlapped stage with its own chunks in turn. Raises: WrongBits."""
+        stage = run.stage
+        in_turn = self.crew("run", replace(stage, is_overlapped=False))
+        same = zip(in_turn, run.digests, strict=True)
+        wrong = [rank for rank, (found, digest) in enumerate(same) if found["digest"] != digest]
+        if wrong:
+            raise WrongBits(
+                f"{stage.name}: {stage.num_chunks} overlapped chunks differ from those in turn on "
+                f"ranks {wrong}"
+            )
+
     def predicted(self, stage: Stage) -> Timeline:
         """The stage in virtual time, from the medians of what was measured over this link."""
         seconds = medians(self._nodes[stage.computation])
@@ -156,3 +173,4 @@ class Measurement:
         run.seconds.append(max(answer["seconds"] for answer in answers))
         run.stretch.append(max(answer["computing_s"] for answer in answers) / alone_s)
         run.results.append(answers[0])
+        run.digests = [answer["digest"] for answer in answers]

@@ -26,7 +26,7 @@ from benchmarks.overlap.still import Still
 from kernels.collectives.communicator import HostCommunicator, join
 from kernels.collectives.group import Group
 from kernels.collectives.protocol import Communicator
-from kernels.collectives.schedules.measured import duration_s, median_seconds
+from kernels.collectives.schedules.measured import core_seconds, duration_s
 from kernels.collectives.schedules.threads import Ran
 from llm_engine.layers.step import Step
 from llm_engine.parallel.overlap import OverlappedLayers, TokenChunk
@@ -109,11 +109,14 @@ class RankWork:
         return times
 
     def compute(self, stage: Stage) -> dict[str, float]:
-        """Seconds of every node of a stage whose exchanges take no time; all ranks at once."""
+        """Core seconds of a stage's computations, exchanges taking no time; all ranks at once.
+
+        Of the core, not of the clock: with one thread a rank, that is what a quiet machine takes,
+        and a rate that is set by it does not depend on what else runs here.
+        """
         self._met.barrier()
         ran, _ = self._once(stage, Still(self._met.group), is_overlapped=False)
-        nodes = median_seconds([ran])
-        return {r.node.name: nodes[r.node.name] for r in ran if r.node.kind == "compute"}
+        return core_seconds(ran)
 
     def run(self, stage: Stage) -> dict[str, Any]:
         """A prefill: seconds, core seconds, and what it yielded."""
@@ -139,7 +142,8 @@ class RankWork:
             xs = [self._x_NC[p.start : p.start + p.num_tokens] for p in layers.pieces]
             split = OverlappedContext(layers, communicator, stage.contract)
             return split(xs, is_overlapped=is_overlapped), torch.cat(xs)
-        is_eager = stage.kernels == "generic"
+        is_eager = stage.kernels != "fused"
+        self._eager.fuses_attention = stage.kernels == "generic, fused attention"
         updates = self._eager if is_eager else FusedLayers(self._fused)
         bounds = [i * self._num_tokens // stage.num_chunks for i in range(stage.num_chunks + 1)]
         chunks = [

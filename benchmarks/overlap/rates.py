@@ -18,13 +18,9 @@ SERIAL = Stage(name="serial")
 Row = dict[str, Any]
 
 
-class WrongBits(AssertionError):
-    """An overlapped run did not yield the bits of the same chunks one after the other."""
-
-
-def overlapped(num_chunks: int, *, is_overlapped: bool = True) -> Stage:
+def overlapped(num_chunks: int) -> Stage:
     """The token split in so many chunks."""
-    return Stage(name="overlapped", num_chunks=num_chunks, is_overlapped=is_overlapped)
+    return Stage(name="overlapped", num_chunks=num_chunks, is_overlapped=True)
 
 
 def measure_rates(name: str, at: Measurement, say: Callable[[str], None]) -> list[Row]:
@@ -44,9 +40,7 @@ def _at_rate(
     num_chunks, decision = choose_overlap(at.sizes.num_tokens, costs, f"{name}, prefill")
     stage = overlapped(max(num_chunks, 2))
     serial, hidden = at.rounds([SERIAL, stage], say)
-    in_turn = at.crew("run", overlapped(stage.num_chunks, is_overlapped=False))[0]
-    if in_turn["digest"] != hidden.result["digest"]:
-        raise WrongBits(f"{name}: {stage.num_chunks} overlapped chunks differ from those in turn")
+    at.check_bits(hidden)
     return _row(name, at, ratio, rate, serial, hidden) | {
         "gate": decision.chosen,
         "gate_reasons": list(decision.reasons),

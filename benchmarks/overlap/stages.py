@@ -8,7 +8,7 @@ from typing import Literal
 
 from kernels.collectives.calls import Contract
 
-Kernels = Literal["generic", "fused"]
+Kernels = Literal["generic", "generic, fused attention", "fused"]
 Split = Literal["tp", "cp"]
 
 
@@ -53,5 +53,10 @@ def staircase(num_chunks: int) -> tuple[Stage, ...]:
     )
 
 
+# Not in the staircase, but beside it: plain eager torch with torch's own fused attention.
+GENERIC_SDPA = Stage(
+    name="generic kernels, torch's fused attention, blocking TP",
+    kernels="generic, fused attention",
+)
 # The first, the second and the last stage are the levels of the published staircase.
 LEVELS: Mapping[str, int] = {"generic": 0, "kernels": 1, "all": -1}

@@ -5,7 +5,8 @@
 #
 # FOLDER: ~/.cache/lanewise/peers/llama_cpp by default; `python -m benchmarks llm` looks there.
 # JOBS: compilers at a time, all cores by default. Takes about 13 minutes on two cores, 300 MB.
-# Needs a C++ compiler. Does nothing where it is already built.
+# Needs a C++ compiler; on a CPU with AMX clang, for what GCC 12 makes of ggml's AMX code loses the
+# shapes of the tiles and ends in SIGILL. Does nothing where it is already built.
 set -eu
 
 version=0.3.36
@@ -16,6 +17,13 @@ python=${PYTHON:-python3}
 if "$folder/bin/python" -c "import llama_cpp" 2>/dev/null; then
     echo "llama.cpp is there: $folder"
     exit 0
+fi
+if grep -qs amx_int8 /proc/cpuinfo; then
+    command -v clang++ >/dev/null || {
+        echo "this CPU has AMX, for which llama.cpp is built with clang: install clang and libomp-dev" >&2
+        exit 1
+    }
+    export CC=clang CXX=clang++
 fi
 mkdir -p "$(dirname "$folder")"
 "$python" -m venv "$folder"

@@ -24,6 +24,7 @@ from benchmarks.llm.contest import Contest, run_rounds, say
 from benchmarks.llm.contestants import OURS, Setting, our_contestant, peer_contestants
 from benchmarks.llm.extras import note_loads_and_memory, steady_rows
 from benchmarks.llm.figure import save_llm_bars
+from benchmarks.llm.hop_rows import hop_rows
 from benchmarks.llm.measurements import Measurement
 from benchmarks.llm.model_facts import ModelFacts, read_model_facts
 from benchmarks.llm.options import LLMOptions
@@ -173,6 +174,10 @@ def command(options: LLMOptions) -> int:
             suite.save()
         if options.includes("service") and (options.url or options.serve):
             suite.further += service_rows(
+                options, suite.setting, suite.prose, suite.stamp, suite.model.vocabulary
+            )
+        if options.includes("hops"):
+            suite.further += hop_rows(
                 options, suite.setting, suite.prose, suite.stamp, suite.model.vocabulary
             )
     except PlanMismatch as error:

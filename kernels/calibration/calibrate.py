@@ -1,4 +1,7 @@
-"""Measuring a machine with two ranks and fitting the constants: what `Calibration` holds."""
+"""Measuring a machine with two ranks and fitting the constants: what `Calibration` holds.
+
+Legend: M rows, N columns, K depth.
+"""
 
 from __future__ import annotations
 
@@ -6,118 +9,122 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from kernels.calibration.computing import grid, measure_s
+from kernels.calibration.computing import grid, measure_works
 from kernels.calibration.crew import Crew
 from kernels.calibration.fitting import Sample, fit
+from kernels.calibration.in_steps import SUM_OF_PARTS
 from kernels.calibration.seat import SIZE, Seat, busy_s, cpu_s
 from kernels.calibration.table import Calibration
 from kernels.calibration.talking import OPERATIONS, SIZES_BYTES, Talk, link_s, measure_talk
+from kernels.calibration.timing import spread_of
 from kernels.calibration.work import Fit, Work, features
-from kernels.collectives.schedules.graph import Node, Schedule
-from kernels.collectives.schedules.threads import run_threads
 from kernels.collectives.topology import Topology
 
 # Flops that a byte on the wire stands against where link and computing take equally long.
 _BALANCE_FLOPS_PER_BYTE = 800.0
 _SEEN_RATIOS = (0.5, 2.2)
-_REPEATS, _TALKS = 9, 7
-_HANDOFFS, _LINK_SLEEP_S = 100, 3e-3
+_TALKS, _TALK_ROUNDS = 5, 3
+# Rounds of measuring computing: at least, at most, and when one that spreads is not repeated.
+_ROUNDS, _MOST_ROUNDS, _COMPUTING_S = 4, 12, 15.0
+_MOST_SPREAD = 0.1
 _LARGE = Work("gemm", (448, 1408, 576))
 
 
 def calibrate(crew: Crew, here: Topology, say: Callable[[str], None]) -> Calibration:
-    """Measure everything, both ranks at the same time since they also compute so.
+    """Measure every part, both ranks at the same time since they also compute so.
 
+    Steps are taken as the sum of their parts: those who run steps practise some and say what
+    they take beyond.
     Raises: CrewFailed.
     """
-    begin_s = time.monotonic()
-    before = _use(crew)
+    begin_s, load = time.monotonic(), os.getloadavg()[0]
+    before = processors(crew)
     say("computing")
-    works = grid()
-    both = crew.run(measure_computing, works)
-    times = {work: max(pair) for work, pair in zip(works, zip(*both, strict=True), strict=True)}
-    flops_s = 2.0 * _LARGE.sizes[0] * _LARGE.sizes[1] * _LARGE.sizes[2] / times[_LARGE]
-    balance_bytes_s = flops_s / _BALANCE_FLOPS_PER_BYTE
+    rounds = computing_rounds(crew, grid())
+    times = {work: statistics.median(found) for work, found in rounds.items()}
+    kinds = sorted({work.kind for work in times})
+    computing = {kind: _computing_fit(times, kind) for kind in kinds}
+    balance_bytes_s = _flops_s(computing["gemm"]) / _BALANCE_FLOPS_PER_BYTE
     rates = tuple(round(balance_bytes_s * ratio) * 1.0 for ratio in _SEEN_RATIOS)
-    talks: list[Talk] = []
-    for rate_bytes_s in rates:
-        say(f"talking at {rate_bytes_s / 1e6:.0f} MB/s")
-        talks += [
-            _talk(crew, operation, size_bytes, rate_bytes_s)
-            for operation, size_bytes in itertools.product(OPERATIONS, SIZES_BYTES)
-        ]
-    handoff_s = max(crew.run(measure_handoff))
-    kinds = {work.kind for work in works}
+    say(f"talking at {' and '.join(f'{rate / 1e6:.0f}' for rate in rates)} MB/s")
+    talks = _talk_rounds(crew, rates)
     return Calibration(
         facts=here.facts(),
-        computing={kind: _computing_fit(times, kind) for kind in sorted(kinds)},
+        computing=computing,
         wire={name: _talk_fit(talks, name, lambda t: t.idle_s - _link_s(t)) for name in OPERATIONS},
         wire_busy={
             name: _talk_fit(talks, name, lambda t: t.busy_s - _link_s(t)) for name in OPERATIONS
         },
         computing_lost={name: _talk_fit(talks, name, lambda t: t.lost_s) for name in OPERATIONS},
-        handoff_s=handoff_s,
+        in_steps=SUM_OF_PARTS,
         balance_bytes_s=balance_bytes_s,
         seen_bytes_s=rates,
-        seen_sizes={k: tuple(w.sizes for w in works if w.kind == k) for k in sorted(kinds)},
-        disturbed=_disturbed(before, _use(crew)),
+        seen_sizes={k: tuple(w.sizes for w in times if w.kind == k) for k in kinds},
+        spread=statistics.median(spread_of(found) for found in rounds.values()),
+        disturbed=others_share(before, processors(crew)),
+        load=load,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         duration_s=round(time.monotonic() - begin_s, 1),
     )
 
 
-def measure_computing(seat: Seat, works: list[Work]) -> list[float]:
-    """This rank's time of every work."""
-    return [measure_s(work, _REPEATS) for work in works]
+def computing_rounds(crew: Crew, works: Sequence[Work]) -> dict[Work, list[float]]:
+    """The slower rank's time of every work in every round; more of them where they lie apart."""
+    found: dict[Work, list[float]] = {work: [] for work in works}
+    end_s = time.monotonic() + _COMPUTING_S
+    todo = list(works)
+    while todo:
+        both = crew.run(measure_works, todo)
+        for work, pair in zip(todo, zip(*both, strict=True), strict=True):
+            found[work].append(max(pair))
+        num_rounds = max(map(len, found.values()))
+        is_over = num_rounds >= _ROUNDS and time.monotonic() > end_s
+        todo = [
+            work
+            for work, times in found.items()
+            if len(times) < _ROUNDS
+            or (len(times) < _MOST_ROUNDS and not is_over and spread_of(times) > _MOST_SPREAD)
+        ]
+    return found
 
 
-def measure_handoff(seat: Seat) -> float:
-    """What passes between the end of a node on a sleeping stream and the begin of the next."""
-    nodes = [
-        Node(
-            name=str(i),
-            rank=0,
-            stream="compute" if i % 2 else "wire",
-            kind="compute",
-            after=(str(i - 1),) if i else (),
-        )
-        for i in range(_HANDOFFS)
-    ]
-    schedule = Schedule(name="handoff", nodes=tuple(nodes))
-    actions = {n.name: _sleep if n.stream == "wire" else _nothing for n in nodes}
-    ran = run_threads(schedule, 0, actions)
-    gaps_s = [after.begin_s - before.end_s for before, after in itertools.pairwise(ran)]
-    return statistics.median(gaps_s[::2])
-
-
-def use(seat: Seat) -> tuple[float, float, float]:
+def processor_use(seat: Seat) -> tuple[float, float, float]:
     """(wall, busy processors, this process) in seconds, to see what other programs used."""
     return time.monotonic(), busy_s(), cpu_s()
 
 
-def _sleep() -> None:
-    """What the wire does for most of a transfer."""
-    time.sleep(_LINK_SLEEP_S)
-
-
-def _nothing() -> None:
-    """What a node without work does."""
-
-
-def _use(crew: Crew) -> tuple[float, float, float]:
-    found = crew.run(use)
+def processors(crew: Crew) -> tuple[float, float, float]:
+    """(wall, busy processors, these programs) in seconds; two of them give `others_share`."""
+    found = crew.run(processor_use)
     return found[0][0], found[0][1], sum(own for _, _, own in found) + cpu_s()
 
 
-def _disturbed(before: tuple[float, float, float], after: tuple[float, float, float]) -> float:
+def others_share(before: tuple[float, float, float], after: tuple[float, float, float]) -> float:
+    """The share of all processors that other programs used in between."""
     wall_s, all_s, own_s = (b - a for a, b in zip(before, after, strict=True))
     return max(0.0, all_s - own_s) / (wall_s * (os.cpu_count() or 1))
 
 
-def _talk(crew: Crew, operation: str, size_bytes: int, rate_bytes_s: float) -> Talk:
+def _talk_rounds(crew: Crew, rates: Sequence[float]) -> list[Talk]:
+    """Every collective at every size and rate in turn; the medians of all rounds."""
+    cases = list(itertools.product(rates, OPERATIONS, SIZES_BYTES))
+    rounds = [[_talk(crew, *case) for case in cases] for _ in range(_TALK_ROUNDS)]
+    return [
+        replace(
+            found[0],
+            idle_s=statistics.median(talk.idle_s for talk in found),
+            busy_s=statistics.median(talk.busy_s for talk in found),
+            lost_s=statistics.median(talk.lost_s for talk in found),
+        )
+        for found in zip(*rounds, strict=True)
+    ]
+
+
+def _talk(crew: Crew, rate_bytes_s: float, operation: str, size_bytes: int) -> Talk:
     found = crew.run(measure_talk, operation, size_bytes, rate_bytes_s, _TALKS)
     idle_s, slowed_s, lost_s = (max(pair) for pair in zip(*found, strict=True))
     return Talk(
@@ -132,6 +139,12 @@ def _talk(crew: Crew, operation: str, size_bytes: int, rate_bytes_s: float) -> T
 
 def _link_s(talk: Talk) -> float:
     return link_s(talk.operation, talk.size_bytes, talk.rate_bytes_s)
+
+
+def _flops_s(products: Fit) -> float:
+    """Of a large product, by all that were measured: one sample would carry its own noise."""
+    M, N, K = _LARGE.sizes
+    return 2.0 * M * N * K / products.seconds(features(_LARGE))
 
 
 def _computing_fit(times: dict[Work, float], kind: str) -> Fit:

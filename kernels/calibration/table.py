@@ -5,21 +5,22 @@ Free of torch: a planner reads it before anything is loaded.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from kernels.calibration.in_steps import InSteps
 from kernels.calibration.work import Fit, Work, features
-from kernels.collectives.topology import Topology, fingerprint_of
+from kernels.collectives.topology import Topology
+from kernels.table_file import TableFileError, TableFormat, fingerprint_of, short_digest
 
-SCHEMA = 1
+FORMAT = TableFormat(
+    noun="calibration", schema=2, remedy="measure again with `lanewise plan --calibrate`"
+)
 FOLDER = "calibration"
-
-
-class CalibrationError(ValueError):
-    """A file that is no calibration, or one of another machine; the message says which."""
+# Other programs had more of the processors than this: what was measured is theirs as well.
+BUSY_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +29,12 @@ class Calibration:
 
     `computing` by kind of work. By collective, with the terms (1, bytes): `wire` is what one takes
     beyond what the link's rate gives, `wire_busy` the same while its rank computes, and
-    `computing_lost` the computing time that one costs its rank. `handoff_s` is a node's start on
-    another stream. `balance_bytes_s` is a link as slow as computing is here: validated rates are
-    multiples of it. `seen_bytes_s` are the rates that were measured at. `disturbed` is the share
-    of the processors that other programs used meanwhile.
-    Units: seconds, bytes a second; `made` is a date in ISO form.
+    `computing_lost` the computing time that one costs its rank. `in_steps` is what whole steps
+    take beyond those. `balance_bytes_s` is a link as slow as computing is here: validated rates
+    are multiples of it. `seen_bytes_s` and `seen_sizes` are the rates and works that were measured
+    at. `spread` is how far rounds of measuring computing lay apart, `disturbed` the share of the
+    processors that other programs used meanwhile, `load` the machine's load before.
+    Units: seconds, bytes a second; shares; programs; `made` is a date in ISO form.
     """
 
     facts: Mapping[str, Any]
@@ -40,11 +42,13 @@ class Calibration:
     wire: Mapping[str, Fit]
     wire_busy: Mapping[str, Fit]
     computing_lost: Mapping[str, Fit]
-    handoff_s: float
+    in_steps: InSteps
     balance_bytes_s: float
     seen_bytes_s: tuple[float, ...]
     seen_sizes: Mapping[str, tuple[tuple[int, ...], ...]]
+    spread: float
     disturbed: float
+    load: float
     made: str
     duration_s: float
 
@@ -53,9 +57,18 @@ class Calibration:
         """The digest of the facts."""
         return fingerprint_of(self.facts)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether other programs left the machine to the measurement."""
+        return self.disturbed <= BUSY_RATIO
+
     def seconds(self, work: Work) -> float:
-        """What a work takes on one thread."""
+        """What a work takes on one thread, in a loop of its own."""
         return self.computing[work.kind].seconds(features(work))
+
+    def call_s(self, work: Work) -> float:
+        """What of that is the call's, however much it computes."""
+        return self.computing[work.kind].constants[0]
 
     def has_seen(self, work: Work) -> bool:
         """Whether the very sizes of a work were measured: then it is no test of a prediction."""
@@ -64,46 +77,20 @@ class Calibration:
 
 def calibration_path(data_dir: Path, here: Topology) -> Path:
     """The file of a machine in a data folder."""
-    return data_dir / FOLDER / f"{here.fingerprint.partition(':')[2][:12]}.json"
+    return data_dir / FOLDER / f"{short_digest(here.fingerprint)}.json"
 
 
 def save(calibration: Calibration, path: Path) -> Path:
     """Write the file whole or not at all."""
-    record = {"schema": SCHEMA, "fingerprint": calibration.fingerprint, **asdict(calibration)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(record, indent=1) + "\n")
-    unfinished.replace(path)
-    return path
+    return FORMAT.write(path, calibration.facts, asdict(calibration))
 
 
 def load(path: Path, here: Topology) -> Calibration:
     """The calibration of a file, if it is one and of a machine like this.
 
-    Raises: CalibrationError naming the key that is wrong, or the facts that differ.
+    Raises: TableFileError naming the key that is wrong, or the facts that differ.
     """
-    try:
-        record = json.loads(path.read_text())
-        found = _parse(record)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CalibrationError(
-            f"{path} is no calibration ({type(error).__name__}: {error}): measure again with "
-            "`lanewise plan --calibrate`"
-        ) from error
-    if record["fingerprint"] != found.fingerprint:
-        raise CalibrationError(f"{path}: its facts are not those of its fingerprint: it was edited")
-    facts = here.facts()
-    differing = [
-        f"{name}: measured with {found.facts.get(name, 'absent')}, here is {facts.get(name)}"
-        for name in sorted({*found.facts, *facts})
-        if found.facts.get(name) != facts.get(name)
-    ]
-    if differing:
-        raise CalibrationError(
-            f"{path} was measured on another machine: {'; '.join(differing)}. Measure again with "
-            "`lanewise plan --calibrate`"
-        )
-    return found
+    return FORMAT.read(path, here.facts(), _parse)
 
 
 def confidence(data_dir: Path, here: Topology) -> str:
@@ -113,21 +100,22 @@ def confidence(data_dir: Path, here: Topology) -> str:
         return "nothing calibrated here; `lanewise plan --calibrate` measures this machine"
     try:
         found = load(path, here)
-    except CalibrationError as error:
+    except TableFileError as error:
         return f"calibration refused: {error}"
     wire = ", ".join(f"{name} {fit.error:.0%}" for name, fit in found.wire.items())
+    busy = "" if found.is_quiet else f", while other programs had {found.disturbed:.0%}: repeat"
     return (
         f"this processor calibrated {found.made}: gemm {found.computing['gemm'].error:.0%}, "
-        f"attention {found.computing['attention'].error:.0%}, {wire}"
+        f"attention {found.computing['attention'].error:.0%}, {wire}, stretches of whole steps "
+        f"{found.in_steps.computing.error:.0%}{busy}"
     )
 
 
 def _parse(record: Mapping[str, Any]) -> Calibration:
-    if record["schema"] != SCHEMA:
-        raise ValueError(f"schema {record['schema']}, this reads {SCHEMA}")
     given = {field.name: record[field.name] for field in fields(Calibration)}
     for name in ("computing", "wire", "wire_busy", "computing_lost"):
         given[name] = {kind: _fit(row) for kind, row in given[name].items()}
+    given["in_steps"] = InSteps(**{name: _fit(row) for name, row in given["in_steps"].items()})
     given["seen_bytes_s"] = tuple(given["seen_bytes_s"])
     given["seen_sizes"] = {
         kind: tuple(tuple(sizes) for sizes in rows) for kind, rows in given["seen_sizes"].items()

@@ -16,8 +16,9 @@ _ROUNDS = 6
 def predict(schedule: Schedule, calibration: Calibration, rate_bytes_s: float) -> Timeline:
     """When every node runs, with what computing and talking at the same time cost each other.
 
-    Nodes hold the seconds of computing alone. Each round adds to a node what those lose to it
-    that it overlapped with in the round before, in proportion to the overlapped share.
+    Nodes hold the seconds of computing in a step without talking. Each round adds to a node what
+    those lose to it that it overlapped with in the round before, in proportion to the overlapped
+    share.
     """
     added: dict[Place, float] = {}
     timeline = _simulated(schedule, calibration, rate_bytes_s, added)
@@ -27,11 +28,12 @@ def predict(schedule: Schedule, calibration: Calibration, rate_bytes_s: float) -
     return timeline
 
 
-def alone_s(node: Node, calibration: Calibration, rate_bytes_s: float) -> float:
-    """A collective while its ranks do nothing else."""
+def exchange_s(node: Node, calibration: Calibration, rate_bytes_s: float) -> float:
+    """A collective of a step while its ranks do nothing else."""
     terms = 1.0, float(node.size_bytes)
     over_s = calibration.wire[node.operation].seconds(terms)
-    return link_s(node.operation, node.size_bytes, rate_bytes_s) + over_s
+    together_s = link_s(node.operation, node.size_bytes, rate_bytes_s) + over_s
+    return calibration.in_steps.meeting_s(together_s)
 
 
 def _simulated(
@@ -45,7 +47,7 @@ def _simulated(
     )
     return simulate(
         replace(schedule, nodes=nodes),
-        lambda node: alone_s(node, calibration, rate_bytes_s) + added.get(node.place, 0.0),
+        lambda node: exchange_s(node, calibration, rate_bytes_s) + added.get(node.place, 0.0),
     )
 
 

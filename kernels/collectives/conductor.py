@@ -46,8 +46,13 @@ class Conductor:
         Raises: GroupBroken at once where an earlier one failed; StaleEpoch where the failure is
         that the others founded the group anew.
         """
+        is_inference = torch.is_inference_mode_enabled()
 
         def guarded() -> T:
+            # Inference mode belongs to a thread; the lane's may be another than the caller's.
+            if is_inference and not torch.is_inference_mode_enabled():
+                with torch.inference_mode():
+                    return guarded()
             if self._failure is not None:
                 raise GroupBroken(
                     f"epoch {self.fabric.group.epoch} of the group failed before: {self._failure}",

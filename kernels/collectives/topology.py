@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernels.collectives.costs import LinkCosts
 from kernels.hardware.detect import DRIVER_READERS, Reader, detect
 from kernels.hardware.machine import Machine
+from kernels.table_file import fingerprint_of
 from kernels.tuned import running_versions
 
 # Counts up when algorithms change so that what was measured no longer holds.
 LAYER_VERSION = "2"
-_ASSUMED_LATENCY_S = 6e-6
-_STAGED_LATENCY_S = 12e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +54,6 @@ class Topology:
     def fingerprint(self) -> str:
         """A digest of the facts."""
         return fingerprint_of(self.facts())
-
-
-def fingerprint_of(facts: Mapping[str, Any]) -> str:
-    """The digest of facts, in whatever order they are given."""
-    text = json.dumps(facts, sort_keys=True)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def topology_of(machine: Machine, device_links: Sequence[str] | None = None) -> Topology:
@@ -108,37 +99,3 @@ def this_topology(
         if len(found.pci) == found.machine.num_devices
     ]
     return topology_of(found.machine, links or None)
-
-
-def device_costs(topology: Topology) -> Mapping[str, LinkCosts]:
-    """Constants of the device transports for planning: seeds where nothing is told.
-
-    `peer`: copies between devices; absent where they cannot reach each other. `staged`: through
-    pinned host memory. Modelled: a start takes 6 us between peers, 12 us through the host; who
-    fans out to all others reaches half the rate of a neighbour.
-    """
-    latency_s = topology.latency_s or _ASSUMED_LATENCY_S
-    found: dict[str, LinkCosts] = {}
-    hop_bytes_s = topology.hop_bytes_s
-    if topology.p2p == "yes" and hop_bytes_s:
-        ring_bytes_s = min(hop_bytes_s, topology.cross_bytes_s or hop_bytes_s)
-        if len(topology.islands) == 1:
-            ring_bytes_s = hop_bytes_s
-        found["peer"] = LinkCosts(
-            latency_s=latency_s,
-            ring_bytes_s=ring_bytes_s,
-            fan_bytes_s=ring_bytes_s / 2,
-            cross_latency_s=latency_s,
-            cross_bytes_s=topology.cross_bytes_s or hop_bytes_s,
-        )
-    if topology.host_bytes_s:
-        staged_bytes_s = topology.staged_bytes_s or topology.host_bytes_s / 2
-        found["staged"] = LinkCosts(
-            latency_s=_STAGED_LATENCY_S,
-            ring_bytes_s=staged_bytes_s,
-            fan_bytes_s=staged_bytes_s,
-            host_latency_s=_STAGED_LATENCY_S,
-            host_bytes_s=topology.host_bytes_s,
-            dram_bytes_s=topology.dram_bytes_s or float("inf"),
-        )
-    return found

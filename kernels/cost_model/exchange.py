@@ -33,6 +33,7 @@ class Exchange:
 
     `island_size` is the largest run of devices without a crossing; `crossing_bytes_s` the rate of
     one device when all send across at once. `is_staged`: every byte goes through host memory.
+    `assumed` says in words what nobody told; `has_assumed_rate`: a rate is among it.
     """
 
     inside: LinkCosts
@@ -41,6 +42,7 @@ class Exchange:
     is_staged: bool
     staged_bytes_s: float
     assumed: tuple[str, ...] = ()
+    has_assumed_rate: bool = False
 
     def scaled(self, factor: float) -> Exchange:
         """All rates times a factor; latencies stay."""
@@ -165,12 +167,17 @@ def _staged(machine: Machine, island_size: int) -> Exchange:
         is_staged=True,
         staged_bytes_s=rate,
         assumed=tuple(assumed),
+        has_assumed_rate=bool(assumed),
     )
 
 
-def bus_exchange(ring_bytes_s: float, *, fan_share: float = _FAN_SHARE) -> Exchange:
-    """Links of one rate and no latency: for back-tests of published figures."""
-    c = LinkCosts(latency_s=0.0, ring_bytes_s=ring_bytes_s, fan_bytes_s=ring_bytes_s * fan_share)
+def bus_exchange(
+    ring_bytes_s: float, *, fan_share: float = _FAN_SHARE, latency_s: float = 0.0
+) -> Exchange:
+    """One bus that all devices share out evenly: for figures of unknown hardware."""
+    c = LinkCosts(
+        latency_s=latency_s, ring_bytes_s=ring_bytes_s, fan_bytes_s=ring_bytes_s * fan_share
+    )
     return Exchange(
         inside=c, over=c, island_size=1024, is_staged=False, staged_bytes_s=ring_bytes_s
     )

@@ -162,3 +162,11 @@ def build_problem() -> str | None:
     except NativeBuildFailed as error:
         return str(error)
     return None
+
+
+def instructions() -> str:
+    """What the library of this machine computes with, such as "avx2" or "avx512-vnni+amx".
+
+    Raises: NativeBuildFailed.
+    """
+    return library().backend().decode()

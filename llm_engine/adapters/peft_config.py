@@ -20,7 +20,6 @@ _NEUTRAL: Mapping[str, object] = {
     "modules_to_save": None,
     "layer_replication": None,
     "trainable_token_indices": None,
-    "target_parameters": None,
     "fan_in_fan_out": False,
     "bias": "none",
     "lora_bias": False,

@@ -73,14 +73,19 @@ class CacheLayout:
 
     @classmethod
     def single(
-        cls, *, page_tokens: int, bytes_per_token: int, name: str = "keys and values"
+        cls,
+        *,
+        page_tokens: int,
+        bytes_per_token: int,
+        num_parts: int = 1,
+        name: str = "keys and values",
     ) -> Self:
-        """A model whose layers all keep every key and value."""
+        """A model whose layers all keep every key and value; here, one of equal parts of a page."""
         group = CacheGroup(
             name="keys and values",
             kind=GroupKind.FULL,
             page_tokens=page_tokens,
-            page_bytes=page_tokens * bytes_per_token,
+            page_bytes=page_tokens // num_parts * bytes_per_token,
         )
         return cls((group,))
 

@@ -86,6 +86,16 @@ class KVCache:
         self._allocator.storage = storage
 
     @property
+    def parts(self) -> Sequence["KVCache"]:
+        """This cache alone: one memory."""
+        return (self,)
+
+    def part_of(self, seq_id: int) -> int:
+        """In which part a sequence's pages are: there is one."""
+        del seq_id
+        return 0
+
+    @property
     def num_pages(self) -> int:
         """Pages of the first group, those out of service included."""
         return self.pools[0].num_pages
@@ -133,6 +143,13 @@ class KVCache:
         if takes_part:
             self._recorder.announce(holding, seq)
         return Admission(True, num_tokens=match.num_blocks * block)
+
+    def num_reusable(self, seq: ScheduledSequence) -> int:
+        """How many tokens of a sequence are here or under way; it need not be admitted."""
+        if not self.has_prefix_cache or seq.wants_prompt_logits:
+            return 0
+        match = self._lookup.match(seq)
+        return max(match.num_blocks, match.leader_blocks) * self.layout.block_tokens
 
     def can_grow(self, seq_id: int, num_tokens: int) -> bool:
         """Whether `grow` would succeed."""

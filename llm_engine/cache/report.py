@@ -1,12 +1,28 @@
 """The cache in numbers and words, for metrics and for the page."""
 
-from typing import Any
+from collections import Counter
+from typing import Any, cast
 
 from llm_engine.cache.kv_cache import KVCache
+from llm_engine.cache.sequence_cache import SequenceCache
+
+# The others count something, and those of the parts add up.
+_SAME_IN_ALL_PARTS = ("min_reusable_prefix",)
 
 
-def cache_counts(cache: KVCache) -> dict[str, Any]:
-    """The fields of `EngineStats` that tell of the cache."""
+def cache_counts(cache: SequenceCache) -> dict[str, Any]:
+    """The fields of `EngineStats` that tell of the cache, of all its parts together."""
+    first, *others = (_counts(part) for part in cache.parts)
+    for found in others:
+        for name, count in found.items():
+            if isinstance(count, dict):
+                first[name] = dict(Counter(first[name]) + Counter(cast(dict[str, int], count)))
+            elif name not in _SAME_IN_ALL_PARTS:
+                first[name] += count
+    return first
+
+
+def _counts(cache: KVCache) -> dict[str, Any]:
     counters, host, pool = cache.counters, cache.host, cache.pools[0]
     return {
         "kv_pages_used": pool.num_used,
@@ -28,8 +44,9 @@ def cache_counts(cache: KVCache) -> dict[str, Any]:
     }
 
 
-def describe_cache(cache: KVCache) -> dict[str, Any]:
+def describe_cache(cache: SequenceCache) -> dict[str, Any]:
     """Groups with their geometry and pages, and how prefixes are reused; plain values."""
+    columns = zip(*(part.pools for part in cache.parts), strict=True)
     groups = [
         {
             "name": group.name,
@@ -38,17 +55,17 @@ def describe_cache(cache: KVCache) -> dict[str, Any]:
             "page_bytes": group.page_bytes,
             "window_tokens": group.window_tokens,
             "checkpoint_tokens": group.checkpoint_tokens,
-            "pages": pool.num_usable,
-            "pages_reserved": pool.num_pages,
-            "pages_used": pool.num_used,
-            "pages_cached": pool.num_cached,
+            "pages": sum(pool.num_usable for pool in pools),
+            "pages_reserved": sum(pool.num_pages for pool in pools),
+            "pages_used": sum(pool.num_used for pool in pools),
+            "pages_cached": sum(pool.num_cached for pool in pools),
         }
-        for group, pool in zip(cache.layout.groups, cache.pools, strict=True)
+        for group, pools in zip(cache.layout.groups, columns, strict=True)
     ]
     return {
         "groups": groups,
         "block_tokens": cache.layout.block_tokens,
         "min_reusable_prefix": cache.layout.min_reusable_prefix,
-        "has_prefix_cache": cache.has_prefix_cache,
+        "has_prefix_cache": cache.parts[0].has_prefix_cache,
         "counts": cache_counts(cache),
     }

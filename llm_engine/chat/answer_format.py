@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
 
+from llm_engine.chat.channel_grammar import ChannelGrammar
+from llm_engine.chat.channel_parser import ChannelOutput, ChannelParser
+from llm_engine.chat.channels import ChannelMarkers
 from llm_engine.chat.chat_format import ChatFormat
 from llm_engine.chat.parser import OutputParser
 from llm_engine.chat.reasoning_grammar import MarkerVocabulary, ReasoningPrefix
@@ -13,7 +16,7 @@ from llm_engine.chat.tool_grammar import CheckedTool, call_grammar, check_tools
 from llm_engine.errors import InvalidRequest
 from llm_engine.structured.bounds import OutOfBounds
 from llm_engine.structured.grammar import Grammar
-from llm_engine.types import ChatMessage, GenerationRequest, ToolUse
+from llm_engine.types import ChatMessage, GenerationRequest, Tool, ToolUse
 
 
 class _Backend(Protocol):
@@ -55,6 +58,8 @@ class ChatAnswers:
         Raises: InvalidRequest for tools that cannot be offered or forced.
         """
         family = chat.family
+        if family.channels is not None:
+            return self._on_channels(family.channels, chat, request, constraint)
         start = chat.reasoning_start(
             messages, request.template_options, continues_last=request.continue_final_message
         )
@@ -76,6 +81,35 @@ class ChatAnswers:
         )
         form = form.shown_with(self._hidden_tokens)
         return AnswerFormat(grammar, partial(StreamParser, form))
+
+    def _on_channels(
+        self,
+        channels: ChannelMarkers,
+        chat: ChatFormat,
+        request: GenerationRequest,
+        constraint: Grammar | None,
+    ) -> AnswerFormat:
+        start = chat.channel_start(
+            channels, request.template_options, continues_last=request.continue_final_message
+        )
+        rules = ChannelGrammar(channels, self._vocabulary, start)
+        use = request.tools
+        offered: tuple[Tool, ...] = ()
+        if use is not None and use.mode != "none":
+            if not chat.family.knows_tools:
+                raise InvalidRequest(
+                    "the model's chat template has no place for tools: leave them out",
+                    param="tools",
+                )
+            offered, tools = use.tools, self.check(use)
+            try:
+                grammar = rules.of_calls(tools, use, constraint)
+            except OutOfBounds as error:
+                raise InvalidRequest(str(error), param="tool_choice") from error
+        else:
+            grammar = None if constraint is None else rules.before(constraint)
+        form = ChannelOutput(channels, start, offered).shown_with(self._hidden_tokens)
+        return AnswerFormat(grammar, partial(ChannelParser, form))
 
     @cached_property
     def _hidden_tokens(self) -> tuple[str, ...]:

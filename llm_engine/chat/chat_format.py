@@ -7,9 +7,11 @@ from functools import cached_property
 
 from jinja2 import TemplateError
 
+from llm_engine.chat.channels import ChannelMarkers, ChannelStart
 from llm_engine.chat.families import Family, family_of
 from llm_engine.chat.messages import check_roles, to_entries, tool_entry
 from llm_engine.chat.plain_tools import without_tool_turns
+from llm_engine.chat.single_calls import one_call_a_turn
 from llm_engine.chat.stream_parser import ReasoningStart
 from llm_engine.chat.template_renderer import compile_template
 from llm_engine.errors import InvalidRequest
@@ -53,6 +55,8 @@ class ChatFormat:
         options = options or {}
         _check_options(options, self._special_tokens)
         plain = list(messages) if self.family.knows_tools else without_tool_turns(messages, tools)
+        if self.family.channels is not None:
+            plain = one_call_a_turn(plain)
         entries = to_entries(plain, self.family, knows_developer="developer" in self._template)
         if continues_last:
             _check_last(messages[-1])
@@ -88,6 +92,16 @@ class ChatFormat:
         if begin > end:
             return "open"
         return "off" if continues_last or end >= 0 else "possible"
+
+    def channel_start(
+        self,
+        channels: ChannelMarkers,
+        options: Mapping[str, object],
+        *,
+        continues_last: bool,
+    ) -> ChannelStart:
+        """Where the prompt leaves an answer on channels; a continued message is the final one."""
+        return "final" if continues_last else channels.opened_by(self._opening(options))
 
     def _opening(self, options: Mapping[str, object]) -> str:
         try:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from llm_engine.chat.channels import HARMONY, ChannelMarkers
 from llm_engine.chat.formats import (
     DEEPSEEK_V3,
     DEEPSEEK_V31,
@@ -30,7 +31,9 @@ class Family:
     `knows_tools` is false where the template has no place for tools: they are then described in a
     system text of ours, in the form of `calls`. `arguments_as_text` where past calls are rendered
     from JSON text; elsewhere from the parsed object. `short_ids` where call ids must have nine
-    letters or digits.
+    letters or digits. Where `channels` is set, answers are messages on channels: they say what is
+    reasoning and what is a call, and a turn of the assistant has one call, with its thoughts under
+    another key.
     """
 
     calls: CallFormat
@@ -38,6 +41,12 @@ class Family:
     reasoning: ReasoningMarkers | None
     arguments_as_text: bool = False
     short_ids: bool = False
+    channels: ChannelMarkers | None = None
+
+    @property
+    def name(self) -> str:
+        """The form's name, for the ledger."""
+        return self.calls.name if self.channels is None else self.channels.name
 
 
 # The first row whose markers all stand in the template.
@@ -52,6 +61,7 @@ _CALLS: tuple[tuple[tuple[str, ...], CallFormat], ...] = (
     (("<|python_tag|>",), LLAMA3),
     (('"parameters": ', "ipython"), LLAMA3),
 )
+_CHANNELS = (HARMONY,)
 _REASONING = (ReasoningMarkers("<think>", "</think>"), ReasoningMarkers("[THINK]", "[/THINK]"))
 
 
@@ -60,6 +70,11 @@ def family_of(template: str, *, has_tools_variable: bool) -> Family:
     calls = next(
         (form for markers, form in _CALLS if all(marker in template for marker in markers)), None
     )
+    channels = next(
+        (form for form in _CHANNELS if form.channel in template and form.message in template), None
+    )
+    if channels is not None:
+        return Family(HERMES, has_tools_variable, None, channels=channels)
     reasoning = next((pair for pair in _REASONING if pair.end in template), None)
     return Family(
         calls=calls or HERMES,

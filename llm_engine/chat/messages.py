@@ -81,7 +81,8 @@ def _to_entry(index: int, message: ChatMessage, family: Family) -> Entry:
     if message.name is not None:
         entry["name"] = message.name
     if message.reasoning is not None:
-        entry["reasoning_content"] = message.reasoning
+        key = "reasoning_content" if family.channels is None else "thinking"
+        entry[key] = message.reasoning
     if message.tool_call_id is not None:
         entry["tool_call_id"] = _id(message.tool_call_id, family)
     if message.tool_calls:

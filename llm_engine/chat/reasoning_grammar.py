@@ -22,6 +22,18 @@ class MarkerVocabulary(Protocol):
         """Whether it is one such token."""
         ...
 
+    def is_ending(self, text: str) -> bool:
+        """Whether it is one such token, and ends an answer."""
+        ...
+
+
+def until_marker(vocabulary: MarkerVocabulary, name: str, end: str) -> list[str]:
+    """Rules for any text up to and with a marker, under a name in small letters."""
+    if vocabulary.is_special(end):
+        text = f"{name.upper()}_TEXT"
+        return [f"{name}: {text} {vocabulary.literal(end)}", f"{text}: {ANY_TEXT}"]
+    return [f"{name}[suffix={json.dumps(end)}]: {ANY_TEXT}"]
+
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPrefix:
@@ -32,11 +44,8 @@ class ReasoningPrefix:
     start: ReasoningStart
 
     def until(self, name: str, end: str) -> list[str]:
-        """Rules for any text up to and with a marker, under a name in small letters."""
-        if self.vocabulary.is_special(end):
-            text = f"{name.upper()}_TEXT"
-            return [f"{name}: {text} {self.vocabulary.literal(end)}", f"{text}: {ANY_TEXT}"]
-        return [f"{name}[suffix={json.dumps(end)}]: {ANY_TEXT}"]
+        """See `until_marker`."""
+        return until_marker(self.vocabulary, name, end)
 
     @property
     def lead(self) -> str:

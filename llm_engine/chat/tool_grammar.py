@@ -14,7 +14,7 @@ from llm_engine.structured.termination import check_terminates
 from llm_engine.types import Tool, ToolUse
 
 MAX_TOOLS = 128
-_CHEAP_TOOLS = 16
+CHEAP_TOOLS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,18 @@ def check_tools(use: ToolUse) -> tuple[CheckedTool, ...]:
     return tuple(_checked(i, tool) for i, tool in enumerate(use.tools))
 
 
+def is_bound(tools: Sequence[CheckedTool], use: ToolUse, answer: Grammar | None) -> bool:
+    """Whether anything says what calls or the answer may be."""
+    is_forced = use.mode == "required" or use.name is not None
+    is_strict = any(tool.tool.strict for tool in tools)
+    return is_forced or answer is not None or not use.parallel or is_strict
+
+
+def offered_by(tools: Sequence[CheckedTool], use: ToolUse) -> list[CheckedTool]:
+    """The tools that may be called: all, or the one that is named."""
+    return [tool for tool in tools if use.name in (None, tool.tool.name)]
+
+
 def call_grammar(
     form: CallFormat,
     tools: Sequence[CheckedTool],
@@ -54,11 +66,10 @@ def call_grammar(
     they begin if any tool is strict or only one call is allowed; with a constraint, the answer is
     either calls or what the constraint says.
     """
-    is_forced = use.mode == "required" or use.name is not None
-    is_strict = any(tool.tool.strict for tool in tools)
-    if not is_forced and answer is None and use.parallel and not is_strict:
+    if not is_bound(tools, use, answer):
         return None
-    offered = [tool for tool in tools if use.name in (None, tool.tool.name)]
+    is_forced = use.mode == "required" or use.name is not None
+    offered = offered_by(tools, use)
     rules = _CallRules(form, prefix)
     for tool in offered:
         rules.add(tool)
@@ -70,7 +81,7 @@ def call_grammar(
         rules.lines.append(f"body: {rules.calls(separator)} | @{ANSWER}")
     else:
         rules.lines += rules.free(separator)
-    is_cheap = len(offered) <= _CHEAP_TOOLS and all(tool.schema.is_cheap for tool in offered)
+    is_cheap = len(offered) <= CHEAP_TOOLS and all(tool.schema.is_cheap for tool in offered)
     return Grammar(
         rules.parts,
         start="\n".join([f"start: {prefix.lead}body", *rules.lines, *prefix.rules]),

@@ -11,6 +11,7 @@ import torch
 
 from llm_engine.layers.linear import Linear
 from llm_engine.layers.step import Step
+from llm_engine.layers.tiles import OverRows, at_once
 from llm_engine.model_config import ModelConfig
 
 
@@ -86,14 +87,19 @@ class TorchBlocks:
     """The blocks as compositions of the bound ops, one call after the other."""
 
     def __init__(
-        self, config: ModelConfig, rms_norm: Callable[..., Any], swiglu: Callable[..., Any]
+        self,
+        config: ModelConfig,
+        rms_norm: Callable[..., Any],
+        swiglu: Callable[..., Any],
+        over_rows: OverRows = at_once,
     ) -> None:
-        """Keep the model's sizes and the ops that were chosen."""
+        """Keep the model's sizes, the ops that were chosen, and how maps see the rows."""
         self._eps = config.rms_eps
         self._heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         self._head_dim = config.head_dim
         self._rms_norm = rms_norm
         self._swiglu = swiglu
+        self._over_rows = over_rows
 
     def attention_block(
         self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
@@ -119,7 +125,7 @@ class TorchBlocks:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values, not turned. Shapes: (N, H, D), (N, K, D), (N, K, D)."""
         h_NC, _, _ = self._rms_norm(x_NC, block.norm, eps=self._eps)
-        fused_NX = _apply(block.qkv, h_NC, step, layer, "qkv")
+        fused_NX = self._apply(block.qkv, h_NC, step, layer, "qkv")
         # Neighbouring views: the keys follow the queries, so that one rotation covers both.
         heads_NXD = fused_NX.view(-1, sum(self._heads), self._head_dim)
         q_NHD, k_NKD, v_NKD = heads_NXD.split_with_sizes(self._heads, 1)
@@ -131,16 +137,25 @@ class TorchBlocks:
         self, layer: int, block: AttentionBlock, o_NHD: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """The map behind attention. Shapes: o (N, H, D); result (N, C)."""
-        return _apply(block.out, o_NHD.flatten(1), step, layer, "out")
+        return self._apply(block.out, o_NHD.flatten(1), step, layer, "out")
 
     def mlp_update(
         self, layer: int, block: MlpBlock, x_NC: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """What the block adds to x, owned by the caller. Shapes: x and result (N, C)."""
         h_NC, _, _ = self._rms_norm(x_NC, block.norm, eps=self._eps)
-        gate_up_N2I = _apply(block.gate_up, h_NC, step, layer, "gate_up")
+        gate_up_N2I = self._apply(block.gate_up, h_NC, step, layer, "gate_up")
         activated_NI, _ = self._swiglu(gate_up_N2I)
-        return _apply(block.down, activated_NI, step, layer, "down")
+        return self._apply(block.down, activated_NI, step, layer, "down")
+
+    def _apply(
+        self, linear: Linear, x_NI: torch.Tensor, step: Step, layer: int, part: str
+    ) -> torch.Tensor:
+        """The map, and the update of the adapters in use."""
+        y_NO = self._over_rows(linear, x_NI)
+        if step.adapters is None:
+            return y_NO
+        return step.adapters.update(layer, part, x_NI, y_NO)
 
     def _normed_heads(
         self, heads_NXD: torch.Tensor, q_norm_D: torch.Tensor, k_norm_D: torch.Tensor
@@ -156,11 +171,3 @@ class TorchBlocks:
             rows, _, _ = self._rms_norm(heads.reshape(-1, self._head_dim), weight_D, eps=self._eps)
             part.copy_(rows.view(part.shape))
         return normed_NYD[:, :num_heads], normed_NYD[:, num_heads:]
-
-
-def _apply(linear: Linear, x_NI: torch.Tensor, step: Step, layer: int, part: str) -> torch.Tensor:
-    """The map, and the update of the adapters in use."""
-    y_NO = linear(x_NI)
-    if step.adapters is None:
-        return y_NO
-    return step.adapters.update(layer, part, x_NI, y_NO)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from llm_engine.layers.op_choice import (
 from llm_engine.layers.rotary import turn_and_insert
 from llm_engine.layers.single_decode import SingleDecode
 from llm_engine.layers.step import Step
+from llm_engine.layers.tiles import OverRows, at_once
 from llm_engine.layers.weight_form import NATIVE, block_cases
 from llm_engine.model_config import ModelConfig
 
@@ -59,7 +61,8 @@ class BoundOps:
 
     A call goes straight to the implementation: signatures are those of `kernels.ops`, without
     checks and without `impl`. Two decisions bind no function here: `gemm`, which `layers.linear`
-    hands to the vendor's library, and `sampler`, which is `llm_engine.sampler`.
+    hands to the vendor's library, and `sampler`, which is `llm_engine.sampler`. `over_rows` applies
+    the maps that torch computes.
     """
 
     rms_norm: Op
@@ -75,6 +78,7 @@ class BoundOps:
     eps: float
     moe_router: Op | None = None
     native_stack: Callable[[Sequence[DecoderLayer], torch.Tensor, Step], torch.Tensor] | None = None
+    over_rows: OverRows = at_once
 
     def embed(self, embedding: Embedding, token_ids_N: torch.Tensor) -> torch.Tensor:
         """The rows of the embedding. Shapes: ids (N,); result (N, C)."""
@@ -84,9 +88,11 @@ class BoundOps:
         self, layer: int, block: MoeBlock, x_NC: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """Shapes: x and result (N, C)."""
-        del layer, step  # the same in every layer and step
-        h_NC, ids_Nk, weights_Nk = self.route(block, x_NC)
-        return x_NC + apply_experts(block.experts, h_NC, ids_Nk, weights_Nk, self.swiglu)
+        routed = self.route(block, x_NC)
+        adapt = None if step.adapters is None else partial(step.adapters.update_expert, layer)
+        return x_NC + apply_experts(
+            block.experts, *routed, self.swiglu, over_rows=self.over_rows, adapt=adapt
+        )
 
     def route(
         self, block: MoeBlock, x_NC: torch.Tensor
@@ -94,7 +100,8 @@ class BoundOps:
         """What the experts are given: norm(x) (N, C), their ids and weights (N, k)."""
         assert self.moe_router is not None, "the ops were bound for a model without experts"
         h_NC, _, _ = self.rms_norm(x_NC, block.norm, eps=self.eps)
-        return h_NC, *self.moe_router(block.router(h_NC), block.routing)
+        router_NE = self.over_rows(block.router, h_NC)
+        return h_NC, *self.moe_router(router_NE, block.routing)
 
     def stack(self, layers: Sequence[DecoderLayer], x_NC: torch.Tensor, step: Step) -> torch.Tensor:
         """All layers of a model: one call where both blocks are native, else block by block.
@@ -115,7 +122,7 @@ class BoundOps:
         if self.native_stack is not None and head.packed is not None:
             return normed_product(x_NC, norm_C, head, eps)
         h_NC, _, _ = self.rms_norm(x_NC, norm_C, eps=eps)
-        return head(h_NC).float()
+        return self.over_rows(head, h_NC).float()
 
     @property
     def names(self) -> tuple[tuple[str, str, str], ...]:

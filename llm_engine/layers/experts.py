@@ -11,6 +11,13 @@ import torch
 
 from kernels.ops.moe_router.routing import Routing
 from llm_engine.layers.linear import Linear
+from llm_engine.layers.tiles import OverRows, at_once
+
+# (expert, part, input (P, I), output (P, O), tokens (P,)) -> output; see `Adapters.update_expert`.
+AdaptExpert = Callable[
+    [int, str, torch.Tensor, torch.Tensor, torch.Tensor],
+    torch.Tensor,
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +56,15 @@ def apply_experts(
     swiglu: Callable[..., Any],
     *,
     first: int = 0,
+    over_rows: OverRows = at_once,
+    adapt: AdaptExpert | None = None,
 ) -> torch.Tensor:
     """As `kernels.ops.moe_gemm`, but each expert's maps may lie in a packed layout.
 
     Tokens are sorted by expert, so that the weights of an expert are read once, and those of an
     expert without a token not at all. `experts` are those from id `first` on; choices of others
-    add nothing. Shapes: h and result (N, C); ids and weights (N, k).
+    add nothing. `adapt` adds to the output of an expert's maps.
+    Shapes: h and result (N, C); ids and weights (N, k).
     Numerics: a token's choices are summed in float32 by rising expert id.
     """
     flat = ids_Nk.reshape(-1)
@@ -70,8 +80,15 @@ def apply_experts(
         if not 0 <= index - first < len(experts):
             start = end
             continue
-        expert = experts[index - first]
-        activated_PI, _ = swiglu(expert.gate_up(rows_PC[start:end]))
-        y_NC.index_add_(0, token_P[start:end], expert.down(activated_PI) * route_P1[start:end])
+        expert, tokens = experts[index - first], token_P[start:end]
+        h_PC = rows_PC[start:end]
+        gate_up_P2I = over_rows(expert.gate_up, h_PC)
+        if adapt is not None:
+            gate_up_P2I = adapt(index, "gate_up", h_PC, gate_up_P2I, tokens)
+        activated_PI, _ = swiglu(gate_up_P2I)
+        down_PC = over_rows(expert.down, activated_PI)
+        if adapt is not None:
+            down_PC = adapt(index, "down", activated_PI, down_PC, tokens)
+        y_NC.index_add_(0, tokens, down_PC * route_P1[start:end])
         start = end
     return y_NC.to(h_NC.dtype)

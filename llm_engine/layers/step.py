@@ -1,7 +1,7 @@
 """What all layers of one step share: its tokens, their attention, their adapters."""
 
-# N tokens of all sequences in a step, H query heads, K key/value heads, D head dim, I inputs and
-# O outputs of a linear map.
+# N tokens of all sequences in a step, P those of an expert, H query heads, K key/value heads,
+# D head dim, I inputs and O outputs of a linear map.
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -36,6 +36,18 @@ class Adapters(Protocol):
         `part` is qkv, out, gate_up or down. Shapes: x (N, I), the map's input; y (N, O), its
         output, and so the result.
         """
+        ...
+
+    def update_expert(
+        self,
+        layer: int,
+        expert: int,
+        part: str,
+        x_PI: torch.Tensor,
+        y_PO: torch.Tensor,
+        token_P: torch.Tensor,
+    ) -> torch.Tensor:
+        """As `update` of an expert's gate_up or down, over the rows `token_P` (P,) of the step."""
         ...
 
 

@@ -1,141 +1,62 @@
-"""Products and attention in tiles of one size, so that a row never depends on those beside it.
+"""Functions of rows in tiles of one size, so that a row never depends on those beside it.
 
 A library's matrix product sums a row in another order when it has other rows, or another number of
-them, to spread over its registers and threads. Every product here has the same number of rows,
-filled up with zeros, and attention works on tiles of positions that start at fixed places, over
-keys up to the end of the tile. What a row becomes then depends on its own tokens alone: not on the
-batch, not on how the prompt was cut into chunks, not on what the cache held.
+them, to spread over its registers and threads. In tiles every product has the same number of rows,
+filled up with zeros: what a row becomes depends on the row alone, not on the batch, not on how the
+prompt was cut into chunks, not on what the cache held.
 """
 
-# N tokens of a step, T rows of a tile, I inputs, C channels, B sequences, H query heads,
-# K key/value heads, G query heads of a key/value head, D head dim, P pages in all, Z page size,
-# M pages of the longest row, J keys of a tile.
+# N tokens of a step, T rows of a tile, I inputs and O outputs of a map, C channels.
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from llm_engine.layers.blocks import AttentionBlock, MlpBlock, TorchBlocks
 from llm_engine.layers.linear import Linear
-from llm_engine.layers.step import Step
 
 TILE_ROWS = 16
+# From one more value on torch shares out a pointwise pass (at::internal::GRAIN_SIZE).
+_ONE_THREAD_VALUES = (1 << 15) - 1
+
+RowMap = Callable[[torch.Tensor], torch.Tensor]
+# How a map of rows is applied to the rows of a step. Shapes: x (N, I); result (N, O).
+OverRows = Callable[[RowMap, torch.Tensor], torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class TiledLinear(Linear):
-    """A linear map that always multiplies `TILE_ROWS` rows at once."""
-
-    def __call__(self, x_NI: torch.Tensor) -> torch.Tensor:
-        """Apply the map."""
-        return torch.cat([Linear.__call__(self, x_TI) for x_TI in tiles_of(x_NI)])[: len(x_NI)]
-
-    @classmethod
-    def of(cls, linear: Linear) -> "TiledLinear":
-        """The same map, over the same weights."""
-        return cls(linear.weight, linear.bias, linear.is_packed, linear.num_parameters)
+def at_once(row_map: RowMap, x_NI: torch.Tensor) -> torch.Tensor:
+    """All rows in one call."""
+    return row_map(x_NI)
 
 
-class TiledBlocks:
-    """The blocks as torch composes them, over tiled maps."""
+def in_tiles(row_map: RowMap, x_NI: torch.Tensor) -> torch.Tensor:
+    """`TILE_ROWS` rows a call; a packed map's rows are independent as they are.
 
-    def __init__(self, composed: TorchBlocks) -> None:
-        """Blocks are wrapped when first met."""
-        self._composed = composed
-        self._attention: dict[int, tuple[AttentionBlock, AttentionBlock]] = {}
-        self._mlp: dict[int, tuple[MlpBlock, MlpBlock]] = {}
-
-    def attention_block(
-        self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
-    ) -> torch.Tensor:
-        """As `TorchBlocks.attention_block`."""
-        known, tiled = self._attention.get(layer, (None, None))
-        if tiled is None or known is not block:
-            qkv, out = TiledLinear.of(block.qkv), TiledLinear.of(block.out)
-            tiled = replace(block, qkv=qkv, out=out)
-            self._attention[layer] = (block, tiled)
-        return self._composed.attention_block(layer, tiled, x_NC, step)
-
-    def mlp_block(
-        self, layer: int, block: MlpBlock, x_NC: torch.Tensor, step: Step
-    ) -> torch.Tensor:
-        """As `TorchBlocks.mlp_block`."""
-        known, tiled = self._mlp.get(layer, (None, None))
-        if tiled is None or known is not block:
-            gate_up, down = TiledLinear.of(block.gate_up), TiledLinear.of(block.down)
-            tiled = replace(block, gate_up=gate_up, down=down)
-            self._mlp[layer] = (block, tiled)
-        return self._composed.mlp_block(layer, tiled, x_NC, step)
+    The native kernels compute each row by itself, in one order.
+    """
+    if isinstance(row_map, Linear) and row_map.packed is not None:
+        return row_map(x_NI)
+    return torch.cat([row_map(x_TI) for x_TI in _tiles_of(x_NI)])[: len(x_NI)]
 
 
-def paged_decode(
-    q_BHD: torch.Tensor,
-    cache_PZ2KD: torch.Tensor,
-    lengths_B: torch.Tensor,
-    table_BM: torch.Tensor,
-    *,
-    scale: float,
-) -> tuple[torch.Tensor, None]:
-    """As `kernels.ops.paged_decode`, the output alone, with the bits that a chunk would yield."""
-    bounds = torch.arange(len(q_BHD) + 1)
-    return paged_prefill(q_BHD, cache_PZ2KD, bounds, lengths_B, table_BM, scale=scale)
+def by_one_thread(swiglu: Callable[..., Any]) -> Callable[..., Any]:
+    """The activation over as many rows at once as torch gives to one thread.
+
+    Threads share out values, not rows, and the last few of a thread's share, which fill no vector
+    register, go through another exponential.
+    """
+
+    def apply(x_NI: torch.Tensor) -> tuple[torch.Tensor, None]:
+        num_rows = max(1, _ONE_THREAD_VALUES // max(1, x_NI.shape[1] // 2))
+        if len(x_NI) <= num_rows:
+            return swiglu(x_NI)
+        return torch.cat([swiglu(rows)[0] for rows in x_NI.split(num_rows)]), None
+
+    return apply
 
 
-def paged_prefill(
-    q_THD: torch.Tensor,
-    cache_PZ2KD: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    lengths_B: torch.Tensor,
-    table_BM: torch.Tensor,
-    *,
-    scale: float,
-) -> tuple[torch.Tensor, None]:
-    """As `kernels.ops.paged_prefill`, the output alone, in tiles of absolute positions."""
-    bounds: list[int] = cu_seqlens_q.tolist()
-    o_THD = torch.empty_like(q_THD)
-    for b, length in enumerate(lengths_B.tolist()):
-        start = length - (bounds[b + 1] - bounds[b])
-        keys = _keys(cache_PZ2KD, table_BM[b], length)
-        for tile in range(start // TILE_ROWS, -(-length // TILE_ROWS)):
-            first, last = max(start, tile * TILE_ROWS), min(length, (tile + 1) * TILE_ROWS)
-            rows = slice(bounds[b] + first - start, bounds[b] + last - start)
-            offset = first - tile * TILE_ROWS
-            o_THD[rows] = _attend_tile(q_THD[rows], keys, tile, offset, scale)
-    return o_THD, None
-
-
-def _keys(cache_PZ2KD: torch.Tensor, pages_M: torch.Tensor, length: int) -> torch.Tensor:
-    """Keys and values (J, 2, K, D) up to the end of the last tile, zero where none is known."""
-    page_size = cache_PZ2KD.shape[1]
-    num_keys = -(-length // TILE_ROWS) * TILE_ROWS
-    pages_M = pages_M[: -(-length // page_size)]
-    known_N2KD = cache_PZ2KD.index_select(0, pages_M).flatten(0, 1)[:length]
-    keys_J2KD = known_N2KD.new_zeros((num_keys, *known_N2KD.shape[1:]))
-    keys_J2KD[:length] = known_N2KD
-    return keys_J2KD
-
-
-def _attend_tile(
-    q_RHD: torch.Tensor, keys_J2KD: torch.Tensor, tile: int, offset: int, scale: float
-) -> torch.Tensor:
-    """Rows `offset` … of a tile of positions over all keys up to the tile's end."""
-    num_rows, num_heads, head_dim = q_RHD.shape
-    num_keys = (tile + 1) * TILE_ROWS
-    q_THD = q_RHD.new_zeros((TILE_ROWS, num_heads, head_dim))
-    q_THD[offset : offset + num_rows] = q_RHD
-    k_KJD, v_KJD = (x.transpose(0, 1) for x in keys_J2KD[:num_keys].unbind(1))
-    num_kv_heads = k_KJD.shape[0]
-    q_KGTD = q_THD.view(TILE_ROWS, num_kv_heads, -1, head_dim).permute(1, 2, 0, 3)
-    scores_KGTJ = (q_KGTD @ k_KJD.unsqueeze(1).transpose(-1, -2)).float() * scale
-    is_later_TJ = torch.ones(TILE_ROWS, num_keys, dtype=torch.bool).triu_(num_keys - TILE_ROWS + 1)
-    probs_KGTJ = scores_KGTJ.masked_fill_(is_later_TJ, float("-inf")).softmax(dim=-1)
-    o_KGTD = probs_KGTJ.to(v_KJD.dtype) @ v_KJD.unsqueeze(1)
-    o_THD = o_KGTD.permute(2, 0, 1, 3).reshape(TILE_ROWS, num_heads, head_dim)
-    return o_THD[offset : offset + num_rows]
-
-
-def tiles_of(x_NC: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _tiles_of(x_NC: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Tiles of rows, the last one filled up with zeros."""
     missing = -len(x_NC) % TILE_ROWS
     return (F.pad(x_NC, (0, 0, 0, missing)) if missing else x_NC).split(TILE_ROWS)

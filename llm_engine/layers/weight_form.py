@@ -2,6 +2,7 @@
 
 from kernels.dispatch import choose
 from kernels.ledger import Decision, Rejection
+from kernels.native.library import instructions
 from kernels.ops.registry import op_spec
 from kernels.runtime import device_traits
 from kernels.spec import Case, Tier
@@ -48,9 +49,8 @@ def choose_weights(
     if problems:
         rejected = (Rejection(candidate=PACKED, reasons=tuple(problems)),)
         return False, _decision(config, UNPACKED, Tier.VENDOR, rejected=rejected)
-    return True, _decision(
-        config, PACKED, Tier.FUSED, reasons=(PACKED_REASON,), evidence=blocks[0].evidence
-    )
+    reasons = (PACKED_REASON, f"products of integers through {instructions()}")
+    return True, _decision(config, PACKED, Tier.FUSED, reasons=reasons, evidence=blocks[0].evidence)
 
 
 def block_cases(

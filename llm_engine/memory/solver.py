@@ -26,7 +26,8 @@ class Capacity:
 class CapacityQuestion:
     """What the solver is asked. Units: tokens and bytes; `fixed_bytes` is all but the cache.
 
-    `max_model_len` and `cache_bytes` are None where they are to be chosen.
+    `max_model_len` and `cache_bytes` are None where they are to be chosen. The pages of the longest
+    sequence take `prompt_page_bytes` each once more, out of the cache's memory.
     """
 
     model_context: int
@@ -37,6 +38,7 @@ class CapacityQuestion:
     fixed_bytes: int = 0
     max_model_len: int | None = None
     cache_bytes: int | None = None
+    prompt_page_bytes: int = 0
 
     @property
     def left_bytes(self) -> int:
@@ -57,20 +59,23 @@ def solve_capacity(question: CapacityQuestion) -> Capacity:
     """
     _check_context(question)
     _check_size(question)
-    num_tokens = _tokens(question, question.budget_bytes)
+    num_tokens = _longest(question, question.budget_bytes)
     wanted = question.max_model_len
     if wanted is not None and wanted > num_tokens and question.cache_bytes is None:
         # A length that was asked for may take more than the usual share.
-        num_tokens = _tokens(question, int(question.left_bytes * GROWN_SHARE))
+        num_tokens = _longest(question, int(question.left_bytes * GROWN_SHARE))
     if num_tokens < max(2, wanted or 0):
         raise InvalidConfig(_too_small(question, num_tokens))
     length = wanted or _choose_length(question, num_tokens)
+    prompt_bytes = _pages(question, length) * question.prompt_page_bytes
     full_pages = question.max_num_seqs * _pages(question, length)
-    budget_pages = _tokens(question, question.budget_bytes) // question.page_tokens
+    budget_bytes = question.budget_bytes - prompt_bytes
+    budget_pages = _tokens(question, budget_bytes) // question.page_tokens
     num_pages = max(_pages(question, length), min(full_pages, budget_pages))
     reserved = num_pages
     if question.cache_bytes is None:
-        most = _tokens(question, int(question.left_bytes * GROWN_SHARE)) // question.page_tokens
+        grown_bytes = int(question.left_bytes * GROWN_SHARE) - prompt_bytes
+        most = _tokens(question, grown_bytes) // question.page_tokens
         reserved = max(num_pages, min(full_pages, most))
     return Capacity(num_pages=num_pages, max_model_len=length, num_reserved=reserved)
 
@@ -86,6 +91,12 @@ def _pages(question: CapacityQuestion, num_tokens: int) -> int:
 
 def _tokens(question: CapacityQuestion, size_bytes: int) -> int:
     return size_bytes // question.page_bytes * question.page_tokens
+
+
+def _longest(question: CapacityQuestion, size_bytes: int) -> int:
+    """The tokens of the longest sequence that fits, with all that its pages take."""
+    page_bytes = question.page_bytes + question.prompt_page_bytes
+    return size_bytes // page_bytes * question.page_tokens
 
 
 def _check_context(question: CapacityQuestion) -> None:
@@ -111,7 +122,8 @@ def _check_size(question: CapacityQuestion) -> None:
 
 def _too_small(question: CapacityQuestion, num_tokens: int) -> str:
     wanted = max(2, question.max_model_len or 2)
-    needed_bytes = question.page_bytes * _pages(question, wanted)
+    page_bytes = question.page_bytes + question.prompt_page_bytes
+    needed_bytes = page_bytes * _pages(question, wanted)
     largest = min(num_tokens, question.model_context)
     if question.cache_bytes is not None:
         return (

@@ -7,17 +7,23 @@ from dataclasses import replace
 from kernels.ledger import Decision, Rejection
 from kernels.spec import Tier
 from llm_engine.model_config import ModelConfig
+from llm_engine.parallel.exchange_choice import CacheNeeds, exchange_decision
 from llm_engine.parallel.layout import Layout, PhaseLayouts
 
 WHERE = "llm engine, ranks"
 EVIDENCE = "run on CPU between processes of one host; over several GPUs or hosts: unverified"
 
 
-def layout_decisions(config: ModelConfig, layouts: PhaseLayouts, *, asked: str) -> list[Decision]:
+def layout_decisions(
+    config: ModelConfig, layouts: PhaseLayouts, needs: CacheNeeds, *, asked: str
+) -> list[Decision]:
     """Layouts, the exchange of attention, embedding and head, and how experts are reached."""
     decisions = [_layout(layouts, asked)]
-    if layouts.prefill.cp > 1:
-        decisions.append(_exchange(config, layouts))
+    if max(layouts.prefill.cp, layouts.decode.cp) > 1:
+        before = PhaseLayouts.parse(asked)
+        decisions.append(exchange_decision(config, layouts, needs, asked=before))
+    if layouts.decode.dp > 1:
+        decisions.append(_sequences(layouts))
     if layouts.held_tp > 1:
         decisions.append(_vocabulary(layouts))
     if config.moe is not None and layouts.prefill.ep > 1:
@@ -26,31 +32,41 @@ def layout_decisions(config: ModelConfig, layouts: PhaseLayouts, *, asked: str) 
 
 
 def _layout(layouts: PhaseLayouts, asked: str) -> Decision:
-    reasons = ["sums over ranks are in rank order, in float32, rounded once (exact)"]
-    if layouts.is_hybrid:
+    reasons = ["sums over ranks are in rank order, in float32, rounded once along each axis"]
+    if layouts.is_restaged:
+        reasons.append(
+            "one set of weights: a rank holds its stage's layers for prompts, and of all others "
+            "its own share; it decodes with views of the first and with the second"
+        )
+        reasons.append(
+            "after each step of prompts the new keys and values go from the stages to the ranks "
+            "that decode with those heads, once; answers in the same step are computed apart"
+        )
+    elif layouts.is_hybrid:
         reasons.append(
             f"one set of weights, in {layouts.held_tp} shares: the finer phase computes with views "
             "of them, and both find keys and values where the other left them, by head"
         )
+    if layouts.is_hybrid:
         reasons.append("matrices stay row-major, since slices of a vendor's blocks cannot be taken")
     laid = _decision("layout", str(layouts), tuple(reasons))
     return replace(laid, asked=asked, source="explicit")
 
 
-def _exchange(config: ModelConfig, layouts: PhaseLayouts) -> Decision:
-    layout = layouts.prefill if layouts.prefill.cp > 1 else layouts.decode
-    heads, unit = config.num_kv_heads, layout.unit
-    if layout.exchange == "gather":
-        reasons = (
-            f"{heads} key/value heads over {unit} ranks: each would lie on several ranks anyway, "
-            "and gathered keys are fewer bytes than exchanged queries and outputs",
-        )
-        return _decision("attention of split rows", "keys and values gathered", reasons)
-    reasons = (
-        f"{heads} key/value heads over {unit} ranks: each rank caches its own, once",
-        "attention is balanced whatever the lengths, and a layout by head finds the same cache",
+def _sequences(layouts: PhaseLayouts) -> Decision:
+    dp = layouts.decode.dp
+    return _decision(
+        "sequences",
+        f"in {dp} parts, each with a cache of its own",
+        (
+            "a sequence goes where least is to be computed of it and held beside it: a reused "
+            "prefix draws it, the tokens of others push it away",
+            f"no key lies twice, whatever the key/value heads: {dp} parts hold {dp} times the "
+            "tokens; the longest sequence has to fit into one",
+            "attention weights and the embedding lie on each part's ranks; rows are gathered for "
+            "MLPs, experts and the head, and their sums scattered",
+        ),
     )
-    return _decision("attention of split rows", "all-to-all by heads", reasons)
 
 
 def _vocabulary(layouts: PhaseLayouts) -> Decision:

@@ -1,7 +1,7 @@
 """Attention when a step's rows are split over ranks: exchanged by heads, or keys gathered."""
 
 # N rows of the step, R of them on this rank, H query heads and K key/value heads of the rank's
-# weights, G and J those whose keys its cache holds, X = G + 2 J, D head dim.
+# weights, G and J those whose keys its cache holds, X = G + 2 J, D head dim, P heads of rows.
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from kernels.collectives.calls import Contract
 from kernels.collectives.protocol import Communicator
 from llm_engine.layers.attention import PagedAttention, PagedCache
 from llm_engine.layers.step import Attend
@@ -41,25 +42,50 @@ class HeadExchange:
         self, layer: int, q_RHD: torch.Tensor, k_RKD: torch.Tensor, v_RKD: torch.Tensor
     ) -> torch.Tensor:
         """See `llm_engine.layers.step.Attend`."""
-        num_rows, _, head_dim = q_RHD.shape
+        mine_PD = self.go(self.packed(q_RHD, k_RKD, v_RKD))
+        return self.joined(self.come_back(self.attend(layer, mine_PD)))
+
+    def packed(self, q_RHD: torch.Tensor, k_RKD: torch.Tensor, v_RKD: torch.Tensor) -> torch.Tensor:
+        """The heads of this rank's rows, by the rank that attends with them. Shapes: (P, D)."""
         parts = [
             torch.cat((q_RHD[:, queries], k_RKD[:, kv], v_RKD[:, kv]), dim=1).flatten(0, 1)
             for queries, kv in zip(self._queries, self._kv, strict=True)
         ]
-        mine, _ = self._cp.all_to_all(torch.cat(parts), [len(part) for part in parts])
+        return torch.cat(parts)
+
+    def go(self, heads_PD: torch.Tensor, contract: Contract = "exact") -> torch.Tensor:
+        """To the ranks that attend with them: all rows of this rank's heads. Shapes: (P, D)."""
+        pairs = zip(self._queries, self._kv, strict=True)
+        sizes = [self._num_rows * (_width(q) + 2 * _width(kv)) for q, kv in pairs]
+        return self._cp.all_to_all(heads_PD, sizes, contract=contract)[0]
+
+    def attend(self, layer: int, mine_PD: torch.Tensor) -> torch.Tensor:
+        """Store and attend. Shapes: (P, D), outputs of this rank's heads for all rows."""
         num_queries, num_kv = len(self._own.queries), len(self._own.kv)
-        heads_NXD = mine.view(-1, num_queries + 2 * num_kv, head_dim)
+        head_dim = mine_PD.shape[1]
+        heads_NXD = mine_PD.view(-1, num_queries + 2 * num_kv, head_dim)
         q_NGD, k_NJD, v_NJD = heads_NXD.split_with_sizes((num_queries, num_kv, num_kv), 1)
-        o_NGD = self._inner(layer, q_NGD, k_NJD, v_NJD)
-        sizes = [count * num_queries for count in self._row_counts]
-        back, counts = self._cp.all_to_all(o_NGD.reshape(-1, head_dim), sizes)
+        return self._inner(layer, q_NGD, k_NJD, v_NJD).reshape(-1, head_dim)
+
+    def come_back(self, o_PD: torch.Tensor, contract: Contract = "exact") -> torch.Tensor:
+        """To the ranks whose rows they are: outputs of all heads. Shapes: (P, D)."""
+        sizes = [count * len(self._own.queries) for count in self._row_counts]
+        return self._cp.all_to_all(o_PD, sizes, contract=contract)[0]
+
+    def joined(self, o_PD: torch.Tensor) -> torch.Tensor:
+        """Heads beside one another again. Shapes: (R, H, D)."""
         # By hand, since a rank without rows has nothing to infer a dimension from.
-        widths = [queries.stop - queries.start for queries in self._queries]
+        widths = [_width(queries) for queries in self._queries]
+        parts = o_PD.split([self._num_rows * width for width in widths])
         joined = [
-            part.view(num_rows, width, head_dim)
-            for part, width in zip(back.split(counts), widths, strict=True)
+            part.view(self._num_rows, width, o_PD.shape[1])
+            for part, width in zip(parts, widths, strict=True)
         ]
         return torch.cat(joined, dim=1)
+
+    @property
+    def _num_rows(self) -> int:
+        return self._row_counts[self._cp.group.rank]
 
 
 class KeyGather:
@@ -104,3 +130,7 @@ class KeyGather:
 
 def _slice(run: range, first: int) -> slice:
     return slice(run.start - first, run.stop - first)
+
+
+def _width(heads: slice) -> int:
+    return heads.stop - heads.start

@@ -16,14 +16,17 @@ from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.bound_ops import BoundOps, bind_ops
 from llm_engine.layers.native import NativeCache
 from llm_engine.layers.op_choice import OpSizes
+from llm_engine.parallel.exchange_choice import cache_parts
 from llm_engine.parallel.layout import Layout
 from llm_engine.parallel.loading import Share, load_share
 from llm_engine.parallel.mesh import Groups, JoinPart, Mesh, axis_ranks, join_part
-from llm_engine.parallel.overlap_probe import Prober
-from llm_engine.parallel.overlap_steps import OverlappedSteps, can_overlap
+from llm_engine.parallel.overlap_policy import OverlapPolicy
+from llm_engine.parallel.overlap_seat import overlapped_steps
 from llm_engine.parallel.phase_steps import PhaseSteps
+from llm_engine.parallel.prompt_pages import PromptPages
 from llm_engine.parallel.rank_ops import RankOps
 from llm_engine.parallel.shares import cached_heads
+from llm_engine.parallel.staged_prompts import StagedPrompts, num_slots
 from llm_engine.parallel.step_command import BrokenCommand, Phase, StepCommand
 
 LOAD_TIMEOUT_S = 900.0  # ranks read their weights from one disk, and none is ahead for long
@@ -42,43 +45,61 @@ class RankExecutor:
         groups: Groups,
         num_pages: int,
         page_size: int,
+        context: int,
         ledger: Ledger,
+        policy: OverlapPolicy,
     ) -> None:
         """All ranks build theirs at the same time: groups of the layout's axes are joined here.
 
-        The ledger is told what is decided while steps run.
+        `context` is the longest sequence, in tokens. The ledger is told what is decided while
+        steps run.
         """
         cache: PagedCache | NativeCache
         if ops.is_native:
             cache = NativeCache(share.cached, num_pages, page_size)
         else:
-            cache = PagedCache(share.cached, num_pages, page_size, share.dtype)
+            own_slots = page_size // cache_parts(share.layouts)
+            cache = PagedCache(share.cached, num_pages, own_slots, share.dtype)
         self.storage = TensorStorage(cache.layers, cache.reservations)
         self._groups = groups
         prefill, decode = groups.meshes(share.layouts)
+        self._part = prefill.place.dp
 
-        def steps(layout: Layout, mesh: Mesh) -> PhaseSteps:
+        def steps(
+            layout: Layout, mesh: Mesh, cache: PagedCache | NativeCache = cache
+        ) -> PhaseSteps:
             rank_ops = RankOps(share.whole, share.layouts, layout, mesh, ops)
             along = axis_ranks(layout, mesh.world.group.rank, "cp")
             cp_heads = [cached_heads(share.whole, layout, rank) for rank in along]
-            overlap = None
-            if can_overlap(layout):
-                cp = mesh.cp if layout.cp > 1 else None
-                prober = Prober(share.cached, ops, share.model.rotary, page_size, cp)
-                overlap = OverlappedSteps(share.model, rank_ops, prober, ledger)
-            return PhaseSteps(share.model, cache, ops, rank_ops, cp_heads, overlap)
+            overlap = overlapped_steps(share, rank_ops, ops, cp_heads, page_size, policy, ledger)
+            adapters = share.adapters.used(rank_ops.share)
+            return PhaseSteps(share.model, cache, ops, rank_ops, cp_heads, overlap, adapters)
 
-        self._steps: dict[Phase, PhaseSteps] = {
-            "prefill": steps(share.layouts.prefill, prefill),
+        self._staged: StagedPrompts | None = None
+        in_prompts: PhaseSteps | StagedPrompts
+        if share.staged is None:
+            in_prompts = steps(share.layouts.prefill, prefill)
+        else:
+            assert isinstance(cache, PagedCache), "slices of weights are never packed"
+            pages = PromptPages(num_slots(context, page_size), page_size)
+            staged = PagedCache(share.staged, pages.num_slots, page_size, share.dtype)
+            inner = steps(share.layouts.prefill, prefill, staged)
+            world = prefill.world
+            in_prompts = self._staged = StagedPrompts(
+                inner, world, share.whole, share.layouts, cache, staged, pages
+            )
+        self._steps: dict[Phase, PhaseSteps | StagedPrompts] = {
+            "prefill": in_prompts,
             "decode": steps(share.layouts.decode, decode),
         }
         self._saved: dict[int, Sequence[torch.Tensor]] = {}
         self._last = -1
 
     @torch.inference_mode()
-    def execute(self, command: StepCommand) -> torch.Tensor | None:
+    def execute(self, command: StepCommand, *, has_moved: bool = False) -> torch.Tensor | None:
         """Compute this rank's share of a step, in the layout of its phase.
 
+        With `has_moved` its moves of pages have been carried out here.
         Returns float32 logits (S, V) on rank 0 if there are such rows, None elsewhere.
         Raises: BrokenCommand for one out of order; what the communicator raises where ranks are
             lost, stalled or disagree.
@@ -86,7 +107,12 @@ class RankExecutor:
         if command.sequence <= self._last:
             raise BrokenCommand(f"command {command.sequence} after command {self._last}")
         self._last = command.sequence
-        self._move(command)
+        if not has_moved:
+            self._move(command)
+        if self._staged is not None:
+            self._staged.forget(page for move in command.moves for page in move.overwritten)
+            if command.phase == "decode":
+                self._staged.overwrite(command.spans)
         if not command.token_ids:
             return None
         return self._steps[command.phase].run(command)
@@ -103,6 +129,8 @@ class RankExecutor:
 
     def _move(self, command: StepCommand) -> None:
         for move in command.moves:
+            if move.part != self._part:
+                continue
             if move.kind == "save":
                 self._saved[move.ticket] = self.storage.copy_out(0, move.pages)
             elif move.kind == "load":
@@ -134,7 +162,7 @@ def load_rank(
         chunk_tokens=chunk_tokens,
         num_seqs=config.max_num_seqs,
         context=context,
-        page_size=config.page_size,
+        page_size=config.page_size // cache_parts(share.layouts),
     )
     ledger = Ledger()
     ops = bind_ops(
@@ -147,5 +175,12 @@ def load_rank(
         has_ranks=True,
     )
     return RankExecutor(
-        share, ops, Groups(communicator, join_axis), num_pages, config.page_size, ledger
+        share,
+        ops,
+        Groups(communicator, join_axis),
+        num_pages,
+        config.page_size,
+        context,
+        ledger,
+        OverlapPolicy.of(config),
     )

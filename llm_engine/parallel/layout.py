@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import Literal, Self, get_args
 
 from llm_engine.errors import InvalidConfig
 
-Exchange = Literal["auto", "heads", "gather"]
+Exchange = Literal["auto", "heads", "gather", "ring"]
 Dispatch = Literal["agrs", "a2a"]
-_AXES = ("tp", "cp", "ep", "pp")
+_AXES = ("dp", "tp", "cp", "ep", "pp")
 _HELP = (
-    "write axes with their numbers of ranks, as in 'tp2', 'cp2', 'tp2,ep2', 'pp2', or one layout "
+    "write axes with their numbers of ranks, as in 'tp2', 'cp2', 'dp2,ep2', 'pp2', or one layout "
     "for each phase, as in 'cp2->tp2'"
 )
 
@@ -24,33 +24,47 @@ class Layout:
 
     tp: heads, channels and vocabulary are split. cp: a step's rows are split, weights are not.
     ep: experts are split, over the same ranks as tp and cp; where those are fewer than ep, the
-    rest of the model is replicated. pp: layers are split. `exchange` is how cp ranks attend to
-    each other's keys and values, `dispatch` how split rows reach split experts: gathered and
-    scattered again (agrs), or each row sent to the ranks of its experts (a2a).
+    rest of the model is replicated. pp: layers are split. dp: sequences are split: a rank attends
+    for its own with whole heads, or those of its tp share, and caches their keys; channels, experts
+    and head are split over dp and tp ranks together, for all rows.
+    `exchange` is how cp ranks attend to each other's keys and values, `dispatch` how split rows
+    reach split experts: gathered and scattered again (agrs), or each row sent to the ranks of its
+    experts (a2a).
+    `fold` is no axis and not written: the stages of the phase whose weights this one shares. The
+    tp ranks of one that decodes take their turns by stage then, so that what each uses of a layer
+    lies within what its stage's rank has of it.
     """
 
+    dp: int = 1
     tp: int = 1
     cp: int = 1
     ep: int = 1
     pp: int = 1
     exchange: Exchange = "auto"
     dispatch: Dispatch = "agrs"
+    fold: int = 1
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no grid of ranks."""
         for axis in _AXES:
             if getattr(self, axis) < 1:
                 raise InvalidConfig(f"layout: {axis} is {getattr(self, axis)}, at least 1")
-        if max(self.unit, self.ep) % min(self.unit, self.ep):
+        if max(self.width, self.ep) % min(self.width, self.ep):
             raise InvalidConfig(
                 f"layout {self}: ep{self.ep} and tp{self.tp} x cp{self.cp} ranks do not divide one "
-                f"another: take ep {self.unit} or a divisor of it"
+                f"another: take ep {self.width} or a divisor of it"
+            )
+        if self.dp > 1 and (self.cp > 1 or self.pp > 1 or self.ep > self.width):
+            raise InvalidConfig(
+                f"layout {self}: sequences are split beside tp, and beside ep over the same ranks: "
+                "leave cp and pp out, as in dp2,tp2,ep4"
             )
         if self.exchange != "auto" and self.cp == 1:
             raise InvalidConfig(f"layout {self}: {self.exchange!r} is for cp ranks: add cp2")
-        if self.dispatch == "a2a" and not (self.tp == 1 and self.cp == self.ep > 1):
+        if self.dispatch == "a2a" and not (self.tp == 1 and self.cp * self.dp == self.ep > 1):
             raise InvalidConfig(
-                f"layout {self}: a2a needs rows and experts split over the same ranks: cp2,ep2,a2a"
+                f"layout {self}: a2a needs rows and experts split over the same ranks: cp2,ep2,a2a "
+                "or dp2,ep2,a2a"
             )
 
     @property
@@ -59,9 +73,24 @@ class Layout:
         return self.tp * self.cp
 
     @property
+    def width(self) -> int:
+        """Ranks that share the channels of a layer: those of all units of other sequences too."""
+        return self.unit * self.dp
+
+    @property
+    def grain(self) -> int:
+        """Into how many shares the finer phase cuts a layer: those of both are whole ones."""
+        return self.unit * (self.fold if self.pp > 1 else 1)
+
+    @property
+    def head_grain(self) -> int:
+        """As `grain`, of heads: cp ranks have the same ones where keys do not lie by head."""
+        return self.tp if self.exchange in ("gather", "ring") else self.grain
+
+    @property
     def stage(self) -> int:
         """Ranks that share a layer."""
-        return max(self.unit, self.ep)
+        return max(self.width, self.ep)
 
     @property
     def num_ranks(self) -> int:
@@ -100,8 +129,13 @@ class PhaseLayouts:
     def __post_init__(self) -> None:
         """Refuse pairs that one set of weights and one cache cannot serve."""
         first, second = self.prefill, self.decode
+        self._check_exchange()
+        if self.is_restaged:
+            self._check_stages()
+            return
         for what, numbers in (
             ("pp", (first.pp, second.pp)),
+            ("dp", (first.dp, second.dp)),
             ("ep", (first.ep, second.ep)),
             ("tp x cp", (first.unit, second.unit)),
         ):
@@ -113,11 +147,6 @@ class PhaseLayouts:
                 )
         if lcm(first.tp, second.tp) != max(first.tp, second.tp):
             raise InvalidConfig(f"layout {self}: one tp must divide the other: weights nest then")
-        if first != second and "gather" in (first.exchange, second.exchange):
-            raise InvalidConfig(
-                f"layout {self}: 'gather' keeps all keys on every rank, the other phase its own "
-                "heads: leave it out"
-            )
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -125,7 +154,11 @@ class PhaseLayouts:
         parts = text.split("->")
         if len(parts) > 2:
             raise InvalidConfig(f"layout {text!r} has more than two phases; {_HELP}")
-        return cls(Layout.parse(parts[0]), Layout.parse(parts[-1]))
+        first, second = Layout.parse(parts[0]), Layout.parse(parts[-1])
+        if first.pp != second.pp:
+            fold = max(first.pp, second.pp)
+            first, second = replace(first, fold=fold), replace(second, fold=fold)
+        return cls(first, second)
 
     def __str__(self) -> str:
         """As `parse` reads it."""
@@ -139,32 +172,50 @@ class PhaseLayouts:
         return self.prefill.num_ranks
 
     @property
+    def is_restaged(self) -> bool:
+        """Whether prompts pass through stages and answers do not, so that keys have to move."""
+        return self.prefill.pp != self.decode.pp
+
+    @property
     def is_hybrid(self) -> bool:
         """Whether the phases split the weights differently."""
-        return self.prefill.tp != self.decode.tp
+        return self.is_restaged or self.prefill.tp != self.decode.tp
 
     @property
     def held_tp(self) -> int:
         """Into how many shares the weights are cut as they lie in memory."""
         return min(self.prefill.tp, self.decode.tp)
 
+    def _check_exchange(self) -> None:
+        if self.prefill == self.decode:
+            return
+        for exchange, keeps in (
+            ("gather", "all keys on every rank"),
+            ("ring", "keys by their position"),
+        ):
+            if exchange in (self.prefill.exchange, self.decode.exchange):
+                raise InvalidConfig(
+                    f"layout {self}: {exchange!r} keeps {keeps}, the other phase its own "
+                    "heads: leave it out"
+                )
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A rank's coordinates; cp runs fastest, so that a tp share's ranks are neighbours."""
-
-    pp: int
-    replica: int
-    tp: int
-    cp: int
-
-    @classmethod
-    def of(cls, layout: Layout, rank: int) -> Self:
-        """The place of a rank."""
-        rest, cp = divmod(rank, layout.cp)
-        rest, tp = divmod(rest, layout.tp)
-        pp, replica = divmod(rest, layout.stage // layout.unit)
-        return cls(pp, replica, tp, cp)
+    def _check_stages(self) -> None:
+        first, second = self.prefill, self.decode
+        wanted = Layout(tp=first.num_ranks)
+        if second.pp > 1:
+            raise InvalidConfig(
+                f"layout {self}: decoding in {second.pp} stages, of which one works at a time, "
+                f"needs prompts in as many: pp2->tp2, or pp{second.pp} for both"
+            )
+        if first.ep > 1 or second.ep > 1:
+            raise InvalidConfig(
+                f"layout {self}: stages and tp ranks share experts by their channels: leave ep out"
+            )
+        if second.tp != wanted.tp or second.cp > 1:
+            raise InvalidConfig(
+                f"layout {self}: after {first.num_ranks} ranks in stages, each decodes with its "
+                f"own heads of all layers: {first}->{wanted}"
+            )
 
 
 def _parse_part(part: str, text: str) -> tuple[str, int | str]:

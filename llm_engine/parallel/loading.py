@@ -12,6 +12,7 @@ from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide
 from llm_engine.errors import InvalidConfig
+from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.weight_form import PACKED, choose_weights
 from llm_engine.loader import (
     LoadedModel,
@@ -24,7 +25,15 @@ from llm_engine.memory.machine import MachineMemory, read_machine_memory
 from llm_engine.model_config import ModelConfig
 from llm_engine.models.base import CausalModel
 from llm_engine.models.parameters import Parameters, WeightFacts
+from llm_engine.parallel.adapter_shares import HeldAdapters
+from llm_engine.parallel.exchange_choice import (
+    CacheNeeds,
+    cache_parts,
+    check_page,
+    settled,
+)
 from llm_engine.parallel.layout import PhaseLayouts
+from llm_engine.parallel.overlap_policy import check_overlap
 from llm_engine.parallel.sharded_checkpoint import ShardedCheckpoint, num_parameters
 from llm_engine.parallel.shares import (
     cached_heads,
@@ -32,7 +41,7 @@ from llm_engine.parallel.shares import (
     cuts_groups,
     held_share,
     local_config,
-    settled,
+    stage_share,
 )
 from llm_engine.weights.checkpoint import UnpackedCheckpoint
 from llm_engine.weights.resolve import ModelSource, resolve
@@ -42,13 +51,16 @@ from llm_engine.weights.resolve import ModelSource, resolve
 class Share:
     """A rank's part of a model.
 
-    `whole` are the model's sizes, `cached` those of what this rank attends with and caches;
-    `num_parameters` counts the whole model.
+    `whole` are the model's sizes, `cached` those of what this rank attends with and caches,
+    `staged` those of its stage where prompts alone have stages; `num_parameters` counts the whole
+    model.
     """
 
     whole: ModelConfig
     cached: ModelConfig
+    staged: ModelConfig | None
     layouts: PhaseLayouts
+    adapters: HeldAdapters
     model: CausalModel
     dtype: torch.dtype
     is_packed: bool
@@ -67,11 +79,18 @@ class Share:
             source=self.source,
             dtype=self.dtype,
             facts=self.facts,
-            adapters=AdapterSet([]),
+            adapters=self.adapters.adapters,
             shape=self.cached,
             num_parameters=self.num_parameters,
             is_packed=self.is_packed,
+            prompt_token_bytes=self.prompt_token_bytes,
+            cache_parts=cache_parts(self.layouts),
         )
+
+    @property
+    def prompt_token_bytes(self) -> int:
+        """Bytes beside the cache that a token of the longest sequence takes in its prompt."""
+        return 0 if self.staged is None else PagedCache.bytes_per_token(self.staged, self.dtype)
 
 
 def check_layout(config: EngineConfig) -> PhaseLayouts:
@@ -90,7 +109,11 @@ def check_layout(config: EngineConfig) -> PhaseLayouts:
     checkpoint = open_checkpoint(resolve(config.model))
     whole = ModelConfig.from_mapping(checkpoint.config)
     checkpoint.close()
-    check_fit(whole, layouts, layouts.num_ranks)
+    dtype = choose_dtype(config.dtype)
+    settled_layouts = settled(whole, layouts, cache_needs(config, whole, dtype))
+    check_fit(whole, settled_layouts, layouts.num_ranks)
+    check_page(settled_layouts, config.page_size)
+    check_overlap(config, settled_layouts.prefill)
     return layouts
 
 
@@ -106,8 +129,10 @@ def load_share(config: EngineConfig, group: Group) -> Share:
     dtype = choose_dtype(config.dtype)
     checkpoint = open_checkpoint(source)
     whole = ModelConfig.from_mapping(checkpoint.config)
+    layouts = settled(whole, layouts, cache_needs(config, whole, dtype))
     check_fit(whole, layouts, group.size)
-    layouts = settled(whole, layouts)
+    check_page(layouts, config.page_size)
+    check_overlap(config, layouts.prefill)
     parameters = Parameters.of(whole)
     parameters.check(checkpoint)
     facts, total = parameters.facts(checkpoint, dtype), num_parameters(checkpoint, whole)
@@ -120,7 +145,11 @@ def load_share(config: EngineConfig, group: Group) -> Share:
         dtype = torch.float32  # of what lies between the packed products
     else:
         checkpoint = UnpackedCheckpoint(checkpoint)
-    view = ShardedCheckpoint(checkpoint, whole, held, keeps_rows=layouts.is_hybrid)
+    stage, staged = stage_share(whole, layouts, group.rank), None
+    if stage is not None:
+        staged = local_config(whole, stage, cached_heads(whole, layouts.prefill, group.rank))
+    keeps_rows = layouts.is_hybrid
+    view = ShardedCheckpoint(checkpoint, whole, held, keeps_rows=keeps_rows, stage=stage)
     own = Parameters.of(local).facts(view, dtype)
     # Every rank refuses what rank 0 would refuse, so that none waits for another.
     decide(
@@ -129,19 +158,34 @@ def load_share(config: EngineConfig, group: Group) -> Share:
         dtype,
         is_quantised=is_packed,
         weight_bytes=own.packed_bytes if is_packed else own.unpacked_bytes,
+        prompt_token_bytes=0 if staged is None else PagedCache.bytes_per_token(staged, dtype),
+        cache_parts=cache_parts(layouts),
         machine=part_of(read_machine_memory(), layouts.num_ranks),
     )
+    adapters = AdapterSet.load(config.adapters, whole, dtype)
     return Share(
         whole=whole,
         cached=cached,
+        staged=staged,
         is_packed=is_packed,
         layouts=layouts,
+        adapters=HeldAdapters.of(adapters, whole, layouts, held),
         model=read_tensors(local, view, dtype),
         dtype=dtype,
         source=source,
         facts=facts,
         num_parameters=total,
         eos_token_ids=checkpoint.eos_token_ids,
+    )
+
+
+def cache_needs(config: EngineConfig, whole: ModelConfig, dtype: torch.dtype) -> CacheNeeds:
+    """What the settings ask of a rank's cache: the same on every rank."""
+    return CacheNeeds(
+        page_size=config.page_size,
+        item_bytes=dtype.itemsize,
+        context=min(config.max_model_len or whole.max_position, whole.max_position),
+        cache_bytes=config.kv_cache_bytes,
     )
 
 
@@ -170,8 +214,8 @@ def _is_packed(
     reasons: list[str] = []
     if layouts.is_hybrid:
         reasons.append("one phase computes with slices of the weights, which panels do not have")
-    if layouts.prefill.exchange == "gather":
-        reasons.append("keys that are gathered lie in torch's layout")
+    if layouts.prefill.exchange in ("gather", "ring"):
+        reasons.append("keys that other ranks are given lie in torch's layout")
     shares = [held_share(whole, layouts, rank) for rank in range(layouts.num_ranks)]
     if any(cuts_groups(whole, share) for share in shares):
         reasons.append("a share would begin within a group of columns that have one scale")
@@ -184,10 +228,8 @@ def _is_packed(
 
 
 def _refuse_unsupported(config: EngineConfig) -> None:
-    refused = (
-        (config.adapters, "adapters have no shares yet: merge them into the weights"),
-        (config.batch_invariant, "batch_invariant has no form over ranks: leave one of them out"),
-    )
-    for is_asked, reason in refused:
-        if is_asked:
-            raise InvalidConfig(f"layout is {config.layout!r}: {reason}")
+    if config.batch_invariant:
+        raise InvalidConfig(
+            f"layout is {config.layout!r}: batch_invariant has no form over ranks: leave one of "
+            "them out"
+        )

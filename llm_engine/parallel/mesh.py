@@ -9,21 +9,23 @@ from kernels.collectives.alone import Alone
 from kernels.collectives.communicator import join
 from kernels.collectives.protocol import Communicator
 from llm_engine.errors import InvalidConfig
-from llm_engine.parallel.layout import Layout, PhaseLayouts, Place
+from llm_engine.parallel.layout import Layout, PhaseLayouts
+from llm_engine.parallel.place import Place
 from llm_engine.parallel.renewable import RenewableCommunicator
 
 # A communicator among some ranks of another's group; every one of them calls it.
 JoinPart = Callable[[Communicator, tuple[int, ...]], Communicator]
-_AXES = ("tp", "cp", "unit", "peers")
+_AXES = ("tp", "cp", "unit", "peers", "rows")
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
     """Whom a rank exchanges with in one phase.
 
-    tp and cp: along those axes; unit: the ranks of one tp x cp grid; peers: all that share the
-    rank's layers and rows; world: all. `before` and `after` are the world ranks at the same place
-    of the neighbouring stages.
+    tp and cp: along those axes; unit: the ranks of one tp x cp grid, with dp of all grids of a
+    stage; peers: all that share the rank's layers and rows; rows: those at its place that have
+    other rows, along cp or dp; world: all. `before` and `after` are the world ranks at the same
+    place of the neighbouring stages.
     """
 
     place: Place
@@ -31,6 +33,7 @@ class Mesh:
     cp: Communicator
     unit: Communicator
     peers: Communicator
+    rows: Communicator
     world: Communicator
     before: int | None
     after: int | None
@@ -77,7 +80,7 @@ class Groups:
 
     def _mesh(self, layout: Layout) -> Mesh:
         rank = self._world.group.rank
-        tp, cp, unit, peers = (self._joined[axis_ranks(layout, rank, axis)] for axis in _AXES)
+        tp, cp, unit, peers, rows = (self._joined[axis_ranks(layout, rank, axis)] for axis in _AXES)
         place = Place.of(layout, rank)
         return Mesh(
             place=place,
@@ -85,6 +88,7 @@ class Groups:
             cp=cp,
             unit=unit,
             peers=peers,
+            rows=rows,
             world=self._world,
             before=rank - layout.stage if place.pp > 0 else None,
             after=rank + layout.stage if place.pp < layout.pp - 1 else None,
@@ -109,11 +113,13 @@ def axis_ranks(layout: Layout, rank: int, axis: str) -> tuple[int, ...]:
         if other.pp != mine.pp:
             return False
         if axis == "peers":
-            return other.cp == mine.cp
+            return (other.dp, other.cp) == (mine.dp, mine.cp)
         if other.replica != mine.replica:
             return False
-        is_same_tp, is_same_cp = other.tp == mine.tp, other.cp == mine.cp
-        return {"tp": is_same_cp, "cp": is_same_tp, "unit": True}[axis]
+        is_same_tp = other.tp == mine.tp
+        if axis == "unit" or other.dp != mine.dp:
+            return axis == "unit" or (axis == "rows" and is_same_tp)
+        return other.cp == mine.cp if axis == "tp" else is_same_tp
 
     ranks: Iterable[int] = range(layout.num_ranks)
     return tuple(other for other in ranks if is_along(Place.of(layout, other)))

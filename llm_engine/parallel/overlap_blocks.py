@@ -113,5 +113,5 @@ class RankUpdates:
         """See the protocol."""
         block = self._blocks.second[layer]
         if isinstance(block, MoeBlock):
-            return self._ops.moe_update(layer, block, x_NC)
+            return self._ops.moe_update(layer, block, x_NC, step)
         return self._ops.mlp_update(layer, block, x_NC, step)

@@ -1,14 +1,19 @@
-"""Whether a prefill step is overlapped, and in how many chunks: from what was measured."""
+"""Whether a prefill step is overlapped, in how many chunks, on which wire: from measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kernels.collectives.calls import Contract
 from kernels.collectives.schedules.gate import Overlap
 from kernels.ledger import Decision, Rejection
+from kernels.spec import Tier
 
 CHUNKS = (2, 3, 4)
+# What a wire that changes numbers must save of a step before "auto" takes it.
+LEAST_GAIN = 0.05
+EVIDENCE = "run between processes over a limited link; bits compared with the same chunks in turn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +22,14 @@ class StepCosts:
 
     `compute_s` is the time of the whole step's computation by its rows, at a few numbers of rows;
     what lies between them is taken from a straight line. An exchange of b bytes takes
-    `latency_s + b / bytes_s`: two sums a layer, or one gather of keys.
+    `latency_s + b / bytes_s`; `exchanges_per_layer` are counted so, or taken together as one.
     Units: seconds, bytes, bytes per second.
     Raises: ValueError without a measurement.
     """
 
     compute_s: Mapping[int, float]
     num_layers: int
-    bytes_per_token: int
+    bytes_per_token: float
     latency_s: float
     bytes_s: float
     exchanges_per_layer: int = 2
@@ -65,11 +70,17 @@ class StepCosts:
 
 
 def choose_overlap(
-    num_tokens: int, costs: StepCosts, where: str, counts: Sequence[int] = CHUNKS
+    num_tokens: int,
+    costs: StepCosts,
+    where: str,
+    counts: Sequence[int] = CHUNKS,
+    *,
+    asked: str = "auto",
 ) -> tuple[int, Decision]:
     """How many chunks, 1 where overlapping does not pay; and the decision with both numbers.
 
-    The least predicted time wins; among equals, fewer chunks.
+    The least predicted time wins; among equals, fewer chunks. Asked for ("on"), it is taken in
+    its best number of chunks, whether it pays or not.
     """
     overlaps = [costs.overlap(num_tokens, k) for k in counts]
     best = min(overlaps, key=lambda overlap: (overlap.predicted_s, overlap.num_chunks))
@@ -79,16 +90,72 @@ def choose_overlap(
         if other is not best
     )
     decision = best.decision(where)
+    is_on = best.pays or asked == "on"
+    if is_on and not best.pays:
+        off = Rejection(candidate="off", reasons=("predicted faster, but on is asked for",))
+        chosen = f"on, {best.num_chunks} chunks"
+        decision = replace(decision, chosen=chosen, rejected=(off,))
     decision = replace(
         decision,
         case=f"{num_tokens} tokens",
-        source="tuned",
+        asked=asked,
+        source="tuned" if asked == "auto" else "explicit",
         reasons=(*decision.reasons, _times(best)),
         rejected=(*decision.rejected, *others),
-        evidence="run between processes over a limited link; bits compared with the same chunks "
-        "in turn",
+        evidence=EVIDENCE,
     )
-    return (best.num_chunks if best.pays else 1), decision
+    return (best.num_chunks if is_on else 1), decision
+
+
+def predicted_s(
+    num_tokens: int, costs: StepCosts, counts: Sequence[int], *, asked: str = "auto"
+) -> float:
+    """What a step takes in the number of chunks that `choose_overlap` takes, or whole for "off"."""
+    overlaps = [costs.overlap(num_tokens, k) for k in counts]
+    best_s = min(overlap.predicted_s for overlap in overlaps)
+    serial_s = overlaps[0].serial_s
+    return {"off": serial_s, "on": best_s}.get(asked, min(serial_s, best_s))
+
+
+def choose_wire(
+    num_tokens: int,
+    seconds: Mapping[Contract, float],
+    errors: Mapping[Contract, float],
+    where: str,
+    *,
+    asked: str,
+) -> tuple[Contract, Decision]:
+    """The wire of a step's exchanges, from what it takes with each; int8 with its error.
+
+    Asked for ("int8"), it is taken; "auto" takes it where it saves `LEAST_GAIN` of the step.
+    """
+    exact_s, int8_s = seconds["exact"], seconds["int8"]
+    gain = 1 - int8_s / exact_s
+    times = f"predicted {int8_s * 1e3:.2f} ms as int8, {exact_s * 1e3:.2f} ms exact"
+    error = f"relative error of one layer's exchanges: {errors['int8']:.2g}"
+    chosen: Contract = "int8" if asked == "int8" or gain >= LEAST_GAIN else "exact"
+    reasons = (times, error)
+    if asked == "int8":
+        reasons = ("asked for", *reasons)
+    elif chosen == "int8":
+        reasons = (*reasons, "allowed where it pays: answers depend on what was measured")
+    rejected: tuple[Rejection, ...] = ()
+    if chosen == "exact":
+        why = f"saves {gain:.1%} of the step, less than {LEAST_GAIN:.0%}"
+        rejected = (Rejection(candidate="int8", reasons=(why, error)),)
+    return chosen, Decision(
+        kind="wire",
+        where=where,
+        what="wire",
+        asked=asked,
+        chosen=chosen,
+        tier=Tier.VENDOR,
+        source="explicit" if asked == "int8" else "tuned",
+        case=f"{num_tokens} tokens",
+        reasons=reasons,
+        rejected=rejected,
+        evidence=EVIDENCE,
+    )
 
 
 def _times(overlap: Overlap) -> str:

@@ -15,8 +15,8 @@ import torch
 
 from kernels.collectives.calls import Contract
 from kernels.collectives.protocol import Communicator
-from kernels.collectives.schedules.builders import ContextWork, context_split
 from kernels.collectives.schedules.graph import Schedule
+from kernels.collectives.schedules.row_builders import ContextWork, context_split
 from kernels.collectives.schedules.threads import Actions, Ran, run_serially, run_threads
 
 

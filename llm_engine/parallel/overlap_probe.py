@@ -1,15 +1,16 @@
 """What overlapping would gain and cost on these ranks, from a layer of each kind."""
 
-# N tokens, C channels, H query heads, K key/value heads, D head dim.
+# N tokens, R of them on this rank, C channels, H query heads, K key/value heads, D head dim.
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
+from kernels.collectives.calls import Contract
 from kernels.collectives.protocol import Communicator
 from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache
 from llm_engine.layers.bound_ops import BoundOps
@@ -19,18 +20,23 @@ from llm_engine.layers.step import Attend, Step
 from llm_engine.model_config import ModelConfig
 from llm_engine.parallel.overlap_blocks import RankUpdates
 from llm_engine.parallel.overlap_choice import StepCosts
-from llm_engine.parallel.overlap_context import share_rows
-from llm_engine.parallel.shares import ranges
+from llm_engine.parallel.overlap_exchange import ChunkRows, LayerExchange, error_of
 
 CUTS = (1, 2, 4)
 _REPEATS = 2
+_WIRE_PARTS = (4, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Costs, the same on all ranks, and the cuts that keep every bit of a whole step's rows."""
+    """What was found, the same on all ranks.
 
-    costs: StepCosts
+    `costs` and `errors` by the wire's contract: relative errors of what one layer exchanges, 0
+    for `exact`. `exact_cuts` keep every bit of a whole step's rows.
+    """
+
+    costs: Mapping[Contract, StepCosts]
+    errors: Mapping[Contract, float]
     exact_cuts: frozenset[int]
 
 
@@ -47,14 +53,20 @@ class Prober:
         ops: BoundOps,
         rotary: Rotary,
         page_size: int,
-        cp: Communicator | None = None,
+        exchange: LayerExchange,
     ) -> None:
-        """`cached` are the sizes of what the rank attends with; `cp` shares rows out, if given."""
+        """`cached` are the sizes of what the rank attends with."""
         self._config = replace(cached, num_layers=1)
-        self._ops, self._rotary, self._page_size, self._cp = ops, rotary, page_size, cp
+        self._ops, self._rotary, self._page_size = ops, rotary, page_size
+        self._exchange = exchange
 
     def __call__(
-        self, updates: RankUpdates, like_C: torch.Tensor, num_tokens: int, world: Communicator
+        self,
+        updates: RankUpdates,
+        like_C: torch.Tensor,
+        num_tokens: int,
+        world: Communicator,
+        contracts: Sequence[Contract] = ("exact",),
     ) -> Probe:
         """Measure steps of so many tokens; all ranks at once. Shapes: like (C,), a hidden state."""
         generator = torch.Generator().manual_seed(0)
@@ -68,65 +80,70 @@ class Prober:
             seconds.append(taken_s)
             same = all(torch.equal(a, b) for a, b in zip(whole, rows, strict=True))
             is_other.append(float(not same))
-        wire = [self._exchange_s(x_NC[: num_tokens // part], world) for part in (4, 1)]
-        agreed = torch.tensor([*seconds, *is_other, *wire], dtype=torch.float32)
-        found: list[float] = world.all_reduce(agreed, reduction="max").tolist()
-        bytes_per_token = self._bytes_per_token(x_NC)
-        num_cuts = len(CUTS)
-        sent = [num_tokens // part * bytes_per_token for part in (4, 1)]
-        latency_s, bytes_s = _line(*sent, *found[2 * num_cuts :])
-        costs = StepCosts(
-            compute_s={-(-num_tokens // c): s / c for c, s in zip(CUTS, found, strict=False)},
-            num_layers=updates.num_layers,
-            bytes_per_token=bytes_per_token,
-            latency_s=latency_s,
-            bytes_s=bytes_s,
-            exchanges_per_layer=2 if self._cp is None else 1,
-        )
-        others = found[num_cuts : 2 * num_cuts]
-        return Probe(costs, frozenset(c for c, o in zip(CUTS, others, strict=True) if not o))
+        num_bytes, wire_s = self._wire(num_tokens, like_C, contracts, world)
+        errors = [self._error(updates, x_NC, contract) for contract in contracts]
+        found = _slowest(world, seconds, is_other, wire_s, errors)
+        compute_s = {-(-num_tokens // c): s / c for c, s in zip(CUTS, found[0], strict=True)}
+        costs: dict[Contract, StepCosts] = {}
+        for index, contract in enumerate(contracts):
+            latency_s, bytes_s = _line(num_bytes, found[2][2 * index : 2 * index + 2])
+            costs[contract] = StepCosts(
+                compute_s=compute_s,
+                num_layers=updates.num_layers,
+                bytes_per_token=num_bytes[-1] / num_tokens,
+                latency_s=latency_s,
+                bytes_s=bytes_s,
+                exchanges_per_layer=1,
+            )
+        exact_cuts = frozenset(c for c, other in zip(CUTS, found[1], strict=True) if not other)
+        return Probe(costs, dict(zip(contracts, found[3], strict=True)), exact_cuts)
 
-    def _rows(self, num_tokens: int, num_cuts: int) -> list[range]:
-        """The rank's chunks of a step."""
-        if self._cp is None:
-            return ranges(num_tokens, num_cuts)
-        group = self._cp.group
-        pieces = [turn[group.rank] for turn in share_rows(num_tokens, group.size, num_cuts)]
-        return [range(piece.start, piece.start + piece.num_tokens) for piece in pieces]
+    def _wire(
+        self,
+        num_tokens: int,
+        like_C: torch.Tensor,
+        contracts: Sequence[Contract],
+        world: Communicator,
+    ) -> tuple[list[int], list[float]]:
+        """Bytes of a layer's exchanges for a quarter and for all tokens; seconds by contract."""
+        sent = [self._exchange.blank(num_tokens // part, like_C) for part in _WIRE_PARTS]
+        # Ranks have unequal rows, but one line: that of the exchange, by its mean.
+        sizes = torch.tensor([sum(e.x.nbytes for e in each) for each in sent])
+        num_bytes: list[int] = (world.all_reduce(sizes) // world.group.size).tolist()
+        seconds: list[float] = []
+        for contract in contracts:
+            for exchanged in sent:
+                least_s = float("inf")
+                for _ in range(_REPEATS + 1):
+                    world.barrier()
+                    begin_s = time.perf_counter()
+                    for each in exchanged:
+                        each.travel(each.x, contract)
+                    least_s = min(least_s, time.perf_counter() - begin_s)
+                seconds.append(least_s)
+        return num_bytes, seconds
 
-    def _bytes_per_token(self, x_NC: torch.Tensor) -> int:
-        if self._cp is None:
-            return x_NC[:1].nbytes
-        return PagedCache.bytes_per_token(self._config, x_NC.dtype)
-
-    def _exchange_s(self, x_NC: torch.Tensor, world: Communicator) -> float:
-        """The least seconds of an exchange for these rows, begun together."""
-        config, ranks = self._config, self._cp
-        if ranks is not None:
-            own = len(x_NC) // ranks.group.size
-            x_NC = x_NC.new_zeros(own, 2 * config.num_kv_heads * config.head_dim)
-        least_s = float("inf")
-        for _ in range(_REPEATS + 1):
-            x = x_NC.clone()
-            world.barrier()
-            begin_s = time.perf_counter()
-            if ranks is None:
-                world.all_reduce(x)
-            else:
-                ranks.all_gather(x)
-            least_s = min(least_s, time.perf_counter() - begin_s)
-        return least_s
+    def _error(self, updates: RankUpdates, x_NC: torch.Tensor, contract: Contract) -> float:
+        """The largest of a layer of each kind."""
+        if contract == "exact":
+            return 0.0
+        largest = 0.0
+        cache, pages = self._cache(len(x_NC), x_NC.dtype)
+        (rows,) = self._exchange.rows(len(x_NC), 1)
+        x_RC, step = x_NC[rows.own.start : rows.own.stop], self._step(cache, pages, rows)
+        for layer in updates.kinds:
+            sent = self._exchange.filled(updates, layer, x_RC, step, len(x_NC))
+            largest = max(largest, error_of(sent, contract))
+        return largest
 
     def _layers(
         self, updates: RankUpdates, x_NC: torch.Tensor, num_cuts: int
     ) -> tuple[float, list[torch.Tensor]]:
         """Seconds of all layers' computation in chunks, and the updates of those that ran."""
-        num_tokens = len(x_NC)
-        pages = range(-(-num_tokens // self._page_size))
-        cache = self._cache(len(pages), x_NC.dtype)
+        cache, pages = self._cache(len(x_NC), x_NC.dtype)
         chunks = [
-            (x_NC[rows.start : rows.stop], self._step(cache, pages, rows))
-            for rows in self._rows(num_tokens, num_cuts)
+            (x_NC[rows.own.start : rows.own.stop], self._step(cache, pages, rows))
+            for rows in self._exchange.rows(len(x_NC), num_cuts)
         ]
         total_s = 0.0
         found: list[torch.Tensor] = []
@@ -137,26 +154,37 @@ class Prober:
                 total_s += count * taken_s
         return total_s, found
 
-    def _cache(self, num_pages: int, dtype: torch.dtype) -> PagedCache | NativeCache:
+    def _cache(self, num_tokens: int, dtype: torch.dtype) -> tuple[PagedCache | NativeCache, range]:
+        """A cache for one prompt, and its pages."""
+        pages = range(-(-num_tokens // self._page_size))
         if self._ops.is_native:
-            return NativeCache(self._config, num_pages, self._page_size)
-        return PagedCache(self._config, num_pages, self._page_size, dtype)
+            return NativeCache(self._config, len(pages), self._page_size), pages
+        return PagedCache(self._config, len(pages), self._page_size, dtype), pages
 
-    def _step(self, cache: PagedCache | NativeCache, pages: range, rows: range) -> Step:
-        span = AttentionSpan(rows.start, len(rows), pages)
+    def _step(self, cache: PagedCache | NativeCache, pages: range, rows: ChunkRows) -> Step:
+        attended = rows.attended
+        span = AttentionSpan(attended.start, len(attended), pages)
         attention: Attend
         if isinstance(cache, NativeCache):
             attention = NativeAttend(cache, [span], self._rotary)
         else:
-            rotation = self._rotary.rotation(torch.arange(rows.start, rows.stop))
+            rotation = self._rotary.rotation(torch.arange(attended.start, attended.stop))
             attention = PagedAttention(cache, [span], self._ops, rotation)
+        mine = (self._config.num_heads, self._config.num_kv_heads, self._config.num_kv_heads)
 
         def attend(
-            layer: int, q_NHD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor
+            layer: int, q_RHD: torch.Tensor, k_RKD: torch.Tensor, v_RKD: torch.Tensor
         ) -> torch.Tensor:
-            return attention(0, q_NHD, k_NKD, v_NKD)
+            if rows.own == attended:
+                return attention(0, q_RHD, k_RKD, v_RKD)
+            # Rows of the rank's own heads stand in for those that would arrive from the others.
+            order_N = torch.arange(len(attended)) % len(rows.own)
+            parts = zip((q_RHD, k_RKD, v_RKD), mine, strict=True)
+            heads_RXD = torch.cat([x[:, :count] for x, count in parts], dim=1)
+            attention(0, *heads_RXD.index_select(0, order_N).split_with_sizes(mine, 1))
+            return q_RHD
 
-        return Step(torch.empty(len(rows), dtype=torch.int64), attend)
+        return Step(torch.empty(len(rows.own), dtype=torch.int64), attend)
 
 
 Update = Callable[[int, torch.Tensor, Step], torch.Tensor]
@@ -175,9 +203,17 @@ def _timed(
     return found, least_s
 
 
-def _line(small: int, large: int, small_s: float, large_s: float) -> tuple[float, float]:
+def _slowest(world: Communicator, *numbers: Sequence[float]) -> list[list[float]]:
+    """The largest of each number over all ranks."""
+    flat = torch.tensor([x for some in numbers for x in some], dtype=torch.float32)
+    found = world.all_reduce(flat, reduction="max")
+    return [part.tolist() for part in found.split([len(some) for some in numbers])]
+
+
+def _line(num_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     """Latency and rate through two sizes; a rate without end where the larger is as fast."""
-    slope = (large_s - small_s) / (large - small)
+    (small, large), (small_s, large_s) = num_bytes, seconds
+    slope = (large_s - small_s) / max(1, large - small)
     if slope <= 0:
         return large_s, float("inf")
     return max(0.0, small_s - slope * small), 1 / slope

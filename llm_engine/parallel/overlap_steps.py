@@ -5,34 +5,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
+from kernels.collectives.calls import Contract
 from kernels.collectives.choice import bucket_of
+from kernels.collectives.protocol import Communicator
 from kernels.ledger import Ledger
 from llm_engine.layers.step import Step
 from llm_engine.models.base import CausalModel
 from llm_engine.parallel.layout import Layout
 from llm_engine.parallel.overlap import OverlappedLayers, TokenChunk
 from llm_engine.parallel.overlap_blocks import BlockRecorder, RankUpdates
-from llm_engine.parallel.overlap_choice import choose_overlap
+from llm_engine.parallel.overlap_choice import choose_overlap, choose_wire, predicted_s
 from llm_engine.parallel.overlap_context import OverlappedContext
-from llm_engine.parallel.overlap_probe import CUTS, Prober
+from llm_engine.parallel.overlap_heads import OverlappedHeads
+from llm_engine.parallel.overlap_policy import WHERE, OverlapPolicy
+from llm_engine.parallel.overlap_probe import CUTS, Probe
 from llm_engine.parallel.overlap_rows import GatheredLayers
 from llm_engine.parallel.rank_ops import RankOps
 
-WHERE = "llm engine, ranks, prefill"
 LEAST_TOKENS = 64  # below it a chunk's products are bound by their weights, and no cut pays
-
-
-def can_overlap(layout: Layout) -> bool:
-    """Whether the layout's only exchanges within layers are sums of all rows, or gathered keys."""
-    if layout.pp > 1:
-        return False
-    if layout.cp == 1:
-        return layout.tp > 1 or layout.ep > 1
-    return shares_rows(layout) and layout.tp == layout.ep == 1
 
 
 def shares_rows(layout: Layout) -> bool:
@@ -40,38 +35,78 @@ def shares_rows(layout: Layout) -> bool:
     return layout.cp > 1 and layout.exchange == "gather"
 
 
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Into how many chunks a step is cut, and what its exchanges within layers travel as."""
+
+    num_chunks: int = 1
+    contract: Contract = "exact"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the whole step with exact exchanges, one after the other."""
+        return self.num_chunks == 1 and self.contract == "exact"
+
+
+class Probes(Protocol):
+    """See `llm_engine.parallel.overlap_probe.Prober`."""
+
+    def __call__(
+        self,
+        updates: RankUpdates,
+        like_C: torch.Tensor,
+        num_tokens: int,
+        world: Communicator,
+        contracts: Sequence[Contract] = ...,
+    ) -> Probe:
+        """Measure steps of so many tokens."""
+        ...
+
+
 class OverlappedSteps:
     """Decides by the number of tokens, once each power of two, on all ranks alike."""
 
-    def __init__(self, model: CausalModel, ops: RankOps, prober: Prober, ledger: Ledger) -> None:
-        """Nothing is measured before a prompt is long enough to be cut."""
+    def __init__(
+        self,
+        model: CausalModel,
+        ops: RankOps,
+        prober: Probes,
+        ledger: Ledger,
+        policy: OverlapPolicy | None = None,
+    ) -> None:
+        """Nothing is measured before a prompt is long enough to be cut. Without policy: auto."""
         self._model, self._ops, self._prober, self._ledger = model, ops, prober, ledger
-        self._num_chunks: dict[int, int] = {}
+        self._policy = policy or OverlapPolicy()
+        self._plans: dict[int, StepPlan] = {}
 
-    def num_chunks(self, num_tokens: int) -> int:
-        """In how many chunks a step is computed; all ranks ask at the same time."""
-        if num_tokens < LEAST_TOKENS:
-            return 1
+    def plan(self, num_tokens: int) -> StepPlan:
+        """How a step is computed; all ranks ask at the same time."""
+        most_pieces = CUTS[-1] * self._ops.layout.cp  # every rank has rows of every chunk
+        if num_tokens < max(LEAST_TOKENS, most_pieces) or self._policy.is_blocking:
+            return StepPlan()
         bucket = bucket_of(num_tokens)
-        if bucket not in self._num_chunks:
-            self._num_chunks[bucket] = self._decided(bucket)
-        return self._num_chunks[bucket]
+        if bucket not in self._plans:
+            self._plans[bucket] = self._decided(bucket)
+        return self._plans[bucket]
 
     def forget(self) -> None:
         """Measure and decide anew, with every rank of a group that was founded anew."""
-        self._num_chunks.clear()
+        self._plans.clear()
 
-    def hidden(self, steps: Sequence[Step]) -> list[torch.Tensor]:
+    def hidden(self, steps: Sequence[Step], plan: StepPlan) -> list[torch.Tensor]:
         """Final hidden states (N, C) of each chunk; a chunk attends to those before it."""
         embedded = [self._embedded(step) for step in steps]
-        updates, mesh = embedded[0][1], self._ops.mesh
-        if shares_rows(self._ops.layout):
-            rows = [x_NC for x_NC, _ in embedded]
-            OverlappedContext(GatheredLayers(updates, steps), mesh.cp)(rows)
+        updates, mesh, layout = embedded[0][1], self._ops.mesh, self._ops.layout
+        rows = [x_NC for x_NC, _ in embedded]
+        if shares_rows(layout):
+            OverlappedContext(GatheredLayers(updates, steps), mesh.cp, plan.contract)(rows)
             return rows
-        pairs = zip(embedded, steps, strict=True)
-        chunks = [TokenChunk(x_NC, step) for (x_NC, _), step in pairs]
-        OverlappedLayers(updates, mesh.tp, of_mlps=updates.sums_second)(chunks)
+        if layout.cp > 1:
+            group = mesh.cp.group
+            OverlappedHeads(updates, steps, plan.contract)(rows, group.rank, group.size)
+            return rows
+        chunks = [TokenChunk(x_NC, step) for x_NC, step in zip(rows, steps, strict=True)]
+        OverlappedLayers(updates, mesh.tp, plan.contract, updates.sums_second)(chunks)
         return [chunk.x_NC for chunk in chunks]
 
     def _embedded(self, step: Step) -> tuple[torch.Tensor, RankUpdates]:
@@ -79,19 +114,46 @@ class OverlappedSteps:
         x_NC = self._model.hidden(step, recorder)
         return x_NC, RankUpdates(self._ops, recorder)
 
-    def _decided(self, num_tokens: int) -> int:
+    def _decided(self, num_tokens: int) -> StepPlan:
         one = Step(torch.zeros(1, dtype=torch.int64), _no_attention)
         x_1C, updates = self._embedded(one)
-        probe = self._prober(updates, x_1C[0], num_tokens, self._ops.mesh.world)
-        num_chunks, decision = choose_overlap(num_tokens, probe.costs, WHERE, CUTS[1:])
-        if shares_rows(self._ops.layout):
-            bits = "turns alternate, so that ranks attend to equally many keys"
-        elif num_chunks == 1 or num_chunks in probe.exact_cuts:
-            bits = "in the probe the bits of the step in one piece"
-        else:
-            bits = "attention's tiles follow the cut: not the bits of the step in one piece"
+        policy, counts = self._policy, CUTS[1:]
+        contracts: tuple[Contract, ...] = ("exact",)
+        if policy.wire != "exact":
+            contracts = ("exact", "int8")
+        world = self._ops.mesh.world
+        probe = self._prober(updates, x_1C[0], num_tokens, world, contracts)
+        contract: Contract = "exact"
+        if policy.wire != "exact":
+            seconds: dict[Contract, float] = {
+                each: predicted_s(num_tokens, probe.costs[each], counts, asked=policy.overlap)
+                for each in contracts
+            }
+            contract, decision = choose_wire(
+                num_tokens, seconds, probe.errors, WHERE, asked=policy.wire
+            )
+            self._ledger.record(decision)
+        if policy.overlap == "off":
+            return StepPlan(1, contract)
+        num_chunks, decision = choose_overlap(
+            num_tokens, probe.costs[contract], WHERE, counts, asked=policy.overlap
+        )
+        bits = self._bits(num_chunks, contract, probe)
         self._ledger.record(replace(decision, reasons=(*decision.reasons, bits)))
-        return num_chunks
+        return StepPlan(num_chunks, contract)
+
+    def _bits(self, num_chunks: int, contract: Contract, probe: Probe) -> str:
+        """What the cut does to the numbers."""
+        layout = self._ops.layout
+        if contract != "exact":
+            return "blocks of the wire follow the cut: not the bits of the step in one piece"
+        if shares_rows(layout):
+            return "turns alternate, so that ranks attend to equally many keys"
+        if layout.cp > 1:
+            return "heads move as they are: the bits of the same chunks in turn"
+        if num_chunks == 1 or num_chunks in probe.exact_cuts:
+            return "in the probe the bits of the step in one piece"
+        return "attention's tiles follow the cut: not the bits of the step in one piece"
 
 
 def _no_attention(*_: object) -> torch.Tensor:

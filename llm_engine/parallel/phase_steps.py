@@ -5,22 +5,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 
 import torch
 
 from kernels.collectives.lane import Handle
 from kernels.collectives.reduction import piece_sizes
+from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache
 from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.native import NativeAttend, NativeCache
 from llm_engine.layers.step import Attend, Step
 from llm_engine.models.base import CausalModel
+from llm_engine.parallel.adapter_rows import step_adapters
+from llm_engine.parallel.divided_step import DividedStep, attend_to_nothing
 from llm_engine.parallel.exchange import HeadExchange, KeyGather
-from llm_engine.parallel.overlap_steps import OverlappedSteps, shares_rows
+from llm_engine.parallel.overlap_steps import OverlappedSteps, StepPlan, shares_rows
 from llm_engine.parallel.rank_ops import RankOps
+from llm_engine.parallel.ring_exchange import RingAttention, keys_are_fewer
 from llm_engine.parallel.shares import HeadShare, ranges
 from llm_engine.parallel.spans import attention_growth, cut_spans, shrinking_chunks
 from llm_engine.parallel.step_command import StepCommand
+from llm_engine.parallel.stripes import owned_rows
 
 _CHUNKS_PER_STAGE = 4
 _LEAST_ROWS = 32  # below it a product is bound by its weights, and smaller is not faster
@@ -37,12 +43,16 @@ class PhaseSteps:
         ops: RankOps,
         cp_heads: Sequence[HeadShare],
         overlap: OverlappedSteps | None = None,
+        adapters: AdapterSet | None = None,
     ) -> None:
         """`cp_heads` are the heads that each cp rank's cache holds; `overlap` cuts prompts."""
         self._overlap = overlap
+        self._adapters = adapters or AdapterSet([])
         self._model, self._cache, self._bound, self._ops = model, cache, bound, ops
         self._cp_heads = cp_heads
         self._mesh, self._layout = ops.mesh, ops.layout
+        place = ops.mesh.place
+        self._place = place.dp if ops.layout.dp > 1 else place.cp
         self._growth = attention_growth(ops.config)
 
     def run(self, command: StepCommand) -> torch.Tensor | None:
@@ -50,14 +60,15 @@ class PhaseSteps:
         sent: list[Handle[None]] = []
         found: list[torch.Tensor] = []
         chunks = self._chunks(command)
-        shared = self._shared_out(chunks)
-        owned = [runs[self._mesh.place.cp] for runs in shared]
+        shared = self._shared_out(command, chunks)
+        owned = [runs[self._place] for runs in shared]
+        wanted = frozenset(command.logit_rows)
         steps = (self._step(command, rows, runs) for rows, runs in zip(chunks, shared, strict=True))
-        for own, x_NC in zip(owned, self._hidden(steps, len(chunks)), strict=True):
+        for own, x_NC in zip(owned, self._hidden(command, steps), strict=True):
             if self._mesh.after is not None:
                 sent.append(self._ops.send_on(x_NC))
             else:
-                found.append(x_NC[[row - own.start for row in command.logit_rows if row in own]])
+                found.append(x_NC[[index for index, row in enumerate(own) if row in wanted]])
         for handle in sent:
             handle.wait()
         return self._logits(command, chunks, found) if command.logit_rows else None
@@ -67,17 +78,36 @@ class PhaseSteps:
         if self._overlap is not None:
             self._overlap.forget()
 
-    def _step(self, command: StepCommand, rows: range, runs: Sequence[range]) -> Step:
-        own = runs[self._mesh.place.cp]
-        token_ids_N = torch.tensor(command.token_ids[own.start : own.stop], dtype=torch.int64)
-        return Step(token_ids_N, self._attend(command.spans, rows, runs))
+    def _step(self, command: StepCommand, rows: range, runs: Sequence[Sequence[int]]) -> Step:
+        own = runs[self._place]
+        token_ids_N = torch.tensor([command.token_ids[row] for row in own], dtype=torch.int64)
+        layout = self._layout
+        adapters = step_adapters(
+            self._adapters,
+            command,
+            runs,
+            self._place,
+            gathers_mlp=layout.dp > 1,
+            gathers_experts=layout.dp > 1 or (layout.cp > 1 and layout.ep > 1),
+        )
+        if layout.dp == 1:
+            return Step(token_ids_N, self._attend(command.spans, rows, runs), adapters)
+        spans = cut_spans(command.spans, _as_range(own))
+        attend = self._whole(spans) if spans else attend_to_nothing
+        return DividedStep(token_ids_N, attend, adapters, row_counts=tuple(map(len, runs)))
 
-    def _hidden(self, steps: Iterable[Step], num_chunks: int) -> Iterator[torch.Tensor]:
-        if self._overlap is not None and num_chunks > 1:
-            yield from self._overlap.hidden(list(steps))
+    def _hidden(self, command: StepCommand, steps: Iterable[Step]) -> Iterator[torch.Tensor]:
+        plan = self._plan(command)
+        if self._overlap is not None and not plan.is_plain:
+            yield from self._overlap.hidden(list(steps), plan)
             return
         for step in steps:
             yield self._model.hidden(step, self._ops)
+
+    def _plan(self, command: StepCommand) -> StepPlan:
+        if self._overlap is None or command.phase == "decode":
+            return StepPlan()
+        return self._overlap.plan(len(command.token_ids))
 
     def _chunks(self, command: StepCommand) -> list[range]:
         """One chunk; several where exchanges hide, or that shrink where stages work at once."""
@@ -87,12 +117,22 @@ class PhaseSteps:
         if command.phase == "decode":
             return [range(num_tokens)]
         if num_stages == 1:
-            return ranges(num_tokens, self._overlap.num_chunks(num_tokens) if self._overlap else 1)
+            return ranges(num_tokens, self._plan(command).num_chunks)
         most = _CHUNKS_PER_STAGE * num_stages
         return shrinking_chunks(command.spans, most, self._growth, _LEAST_ROWS)
 
-    def _shared_out(self, chunks: Sequence[range]) -> list[list[range]]:
-        """The rows of each chunk on each cp rank; turns alternate where later rows cost more."""
+    def _shared_out(
+        self, command: StepCommand, chunks: Sequence[range]
+    ) -> Sequence[Sequence[Sequence[int]]]:
+        """The rows of each chunk on each cp rank; turns alternate where later rows cost more.
+
+        Or those of each dp rank, in the one chunk that there is then: one after the other.
+        """
+        if self._layout.dp > 1:
+            bounds = [0, *accumulate(command.part_rows)]
+            return [[range(start, end) for start, end in pairwise(bounds)]]
+        if self._layout.exchange == "ring":
+            return [owned_rows(command.spans, rows, self._layout.cp) for rows in chunks]
         owned: list[list[range]] = []
         for turn, rows in enumerate(chunks):
             runs = ranges(len(rows), self._layout.cp)
@@ -101,8 +141,10 @@ class PhaseSteps:
             owned.append(own[::-1] if is_turned else own)
         return owned
 
-    def _attend(self, spans: Sequence[AttentionSpan], rows: range, runs: Sequence[range]) -> Attend:
-        """Of a chunk whose rows the cp ranks have in `runs`."""
+    def _attend(
+        self, spans: Sequence[AttentionSpan], rows: range, shared: Sequence[Sequence[int]]
+    ) -> Attend:
+        """Of a chunk whose rows the cp ranks have as `shared`."""
         if self._layout.cp == 1 or self._layout.exchange == "heads":
             attention = self._whole(cut_spans(spans, rows))
             if self._layout.cp == 1:
@@ -111,11 +153,25 @@ class PhaseSteps:
             return HeadExchange(attention, self._mesh.cp, self._cp_heads, counts)
         cache = self._cache
         assert isinstance(cache, PagedCache), "gathered keys lie in torch's layout"
+        if self._layout.exchange == "ring":
+            return self._ring(cache, cut_spans(spans, rows))
+        runs = [_as_range(run) for run in shared]
         parts = [span for run in runs for span in cut_spans(spans, run)]
         slots = [slot for span in parts for slot in _slots(span, cache.page_size)]
         own = runs[self._mesh.place.cp]
         inner = self._paged(cache, cut_spans(spans, own)) if own else None
         return KeyGather(inner, self._mesh.cp, cache, torch.tensor(slots))
+
+    def _ring(self, cache: PagedCache, spans: Sequence[AttentionSpan]) -> RingAttention:
+        num_heads, cp = len(self._ops.share.heads.queries), self._mesh.cp
+        return RingAttention(
+            cp,
+            cache,
+            spans,
+            self._bound,
+            self._model.rotary.rotation,
+            passes_keys=[keys_are_fewer(cache, s, num_heads, cp.group.size) for s in spans],
+        )
 
     def _whole(self, spans: Sequence[AttentionSpan]) -> Attend:
         if isinstance(self._cache, NativeCache):
@@ -148,18 +204,24 @@ class PhaseSteps:
     def _gathered(
         self, command: StepCommand, chunks: Sequence[range], x_NC: torch.Tensor
     ) -> torch.Tensor:
-        """The rows with logits of all cp ranks, in the order of the step."""
-        if self._layout.cp == 1:
+        """The rows with logits of all ranks that share rows, in the order of the step."""
+        ranks = self._mesh.rows
+        if ranks.group.size == 1:
             return x_NC
-        owned = self._shared_out(chunks)
+        owned, wanted = self._shared_out(command, chunks), frozenset(command.logit_rows)
         order = [
             row
-            for rank in range(self._layout.cp)
+            for rank in range(ranks.group.size)
             for runs in owned
-            for row in command.logit_rows
-            if row in runs[rank]
+            for row in runs[rank]
+            if row in wanted
         ]
-        return self._mesh.cp.all_gather(x_NC)[torch.tensor(order).argsort()]
+        return ranks.all_gather(x_NC)[torch.tensor(order).argsort()]
+
+
+def _as_range(rows: Sequence[int]) -> range:
+    """Neighbouring rows as a range."""
+    return range(rows[0], rows[-1] + 1) if rows else range(0)
 
 
 def _slots(span: AttentionSpan, page_size: int) -> list[int]:

@@ -18,15 +18,18 @@ from llm_engine.layers.experts import MoeBlock
 from llm_engine.layers.linear import Linear
 from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig
+from llm_engine.parallel.divided_step import DividedStep, over_all_rows
 from llm_engine.parallel.expert_exchange import ExpertExchange
 from llm_engine.parallel.layout import Layout, PhaseLayouts
-from llm_engine.parallel.mesh import Mesh
+from llm_engine.parallel.mesh import Mesh, axis_ranks
+from llm_engine.parallel.place import Place
 from llm_engine.parallel.shares import (
     WeightShare,
+    head_rows,
     held_share,
     local_config,
     phase_share,
-    ranges,
+    stage_share,
 )
 from llm_engine.parallel.slices import BlockSlices, rows_of, shifted
 
@@ -38,7 +41,7 @@ T = TypeVar("T")
 class RankOps:
     """See `llm_engine.layers.model_ops.ModelOps`; one phase of one rank.
 
-    Numerics: sums over ranks are in rank order, in float32, rounded once (contract `exact`).
+    Numerics: sums over ranks are in rank order, in float32, rounded once along each axis.
     """
 
     def __init__(
@@ -52,13 +55,23 @@ class RankOps:
         self.share: WeightShare = phase_share(config, layout, rank)
         self._ops = ops
         self._held = held_share(config, layouts, rank)
+        # The layers that this phase computes, as the model counts those that it has.
+        self._layers = shifted(self.share.layers, -self._held.layers.start)
         self._slices = BlockSlices(self._held, self.share, config.head_dim)
+        stage = stage_share(config, layouts, rank)
+        self._stage_layers = range(0) if stage is None else stage.layers
+        self._stage_slices = BlockSlices(stage or self._held, self.share, config.head_dim)
         local = local_config(config, self.share, self.share.heads)
         self._blocks = TorchBlocks(local, ops.rms_norm, ops.swiglu)
         self._experts = ExpertExchange(config, layout, mesh, self.share, ops)
         self._made: dict[tuple[int, type], tuple[Any, Any]] = {}
-        place = mesh.place
-        self._head_rows = ranges(config.vocab_size, layout.unit)[place.tp * layout.cp + place.cp]
+        self._head_rows = head_rows(config, layout, mesh.place)
+        unit = axis_ranks(layout, rank, "unit")
+        # The unit's ranks in the order of the words that they compute.
+        self._head_order = sorted(
+            range(len(unit)),
+            key=lambda i: head_rows(config, layout, Place.of(layout, unit[i])).start,
+        )
 
     def embed(self, embedding: Embedding, token_ids_N: torch.Tensor) -> torch.Tensor:
         """The rows of the rank's part of the vocabulary, summed; or what the stage before sent.
@@ -93,33 +106,53 @@ class RankOps:
 
     def stack(self, layers: Sequence[DecoderLayer], x_NC: torch.Tensor, step: Step) -> torch.Tensor:
         """All layers of a dense model. Shapes: x and result (N, C)."""
-        for index, layer in enumerate(layers):
-            x_NC = self.attention_block(index, layer.attention, x_NC, step)
-            x_NC = self.mlp_block(index, layer.mlp, x_NC, step)
+        for index in self._layers:
+            x_NC = self.attention_block(index, layers[index].attention, x_NC, step)
+            x_NC = self.mlp_block(index, layers[index].mlp, x_NC, step)
         return x_NC
 
     def attention_block(
         self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        """Shapes: x and result (N, C). Stores the rank's keys and values on the way."""
+        """Shapes: x and result (N, C). Stores the rank's keys and values on the way.
+
+        Here as in the other blocks x passes through a layer that another stage computes.
+        """
+        if layer not in self._layers:
+            return x_NC
         return x_NC + self.mesh.tp.all_reduce(self.attention_update(layer, block, x_NC, step))
 
     def mlp_block(
         self, layer: int, block: MlpBlock, x_NC: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """Shapes: x and result (N, C)."""
-        return x_NC + self.mesh.tp.all_reduce(self.mlp_update(layer, block, x_NC, step))
+        if layer not in self._layers:
+            return x_NC
+        if not isinstance(step, DividedStep):
+            return x_NC + self.mesh.tp.all_reduce(self.mlp_update(layer, block, x_NC, step))
+        y_NC = over_all_rows(
+            self.mesh.rows,
+            x_NC,
+            step.row_counts,
+            lambda x_MC: self.mlp_update(layer, block, x_MC, step),
+        )
+        return x_NC + self.mesh.tp.all_reduce(y_NC)
 
     def moe_block(
         self, layer: int, block: MoeBlock, x_NC: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """Shapes: x and result (N, C)."""
-        del step
-        return x_NC + self._experts(self._sliced(layer, block, self._slices.experts), x_NC)
+        if layer not in self._layers:
+            return x_NC
+        block = self._sliced(layer, block, BlockSlices.experts)
+        return x_NC + self._experts(layer, block, x_NC, step)
 
-    def moe_update(self, layer: int, block: MoeBlock, x_NC: torch.Tensor) -> torch.Tensor:
+    def moe_update(
+        self, layer: int, block: MoeBlock, x_NC: torch.Tensor, step: Step
+    ) -> torch.Tensor:
         """The rank's term where all ranks have all rows. Shapes: x and result (N, C)."""
-        return self._experts.term(self._sliced(layer, block, self._slices.experts), x_NC)
+        block = self._sliced(layer, block, BlockSlices.experts)
+        return self._experts.term(layer, block, step, x_NC)
 
     @property
     def expert_ranks(self) -> Communicator:
@@ -130,28 +163,30 @@ class RankOps:
         self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """The rank's term of what the block adds, not exchanged. Shapes: x and result (N, C)."""
-        block = self._sliced(layer, block, self._slices.attention)
-        return self._blocks.attention_update(layer, block, x_NC, step)
+        block = self._sliced(layer, block, BlockSlices.attention)
+        heads = self._blocks.heads(layer, block, x_NC, step)
+        o_NHD = step.attend(layer - self._layers.start, *heads)
+        return self._blocks.output(layer, block, o_NHD, step)
 
     def heads(
         self, layer: int, block: AttentionBlock, x_NC: torch.Tensor, step: Step
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """See `TorchBlocks.heads`, of the rank's weights."""
-        block = self._sliced(layer, block, self._slices.attention)
+        block = self._sliced(layer, block, BlockSlices.attention)
         return self._blocks.heads(layer, block, x_NC, step)
 
     def output(
         self, layer: int, block: AttentionBlock, o_NHD: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `TorchBlocks.output`, of the rank's weights: a term of a sum where tp is not 1."""
-        block = self._sliced(layer, block, self._slices.attention)
+        block = self._sliced(layer, block, BlockSlices.attention)
         return self._blocks.output(layer, block, o_NHD, step)
 
     def mlp_update(
         self, layer: int, block: MlpBlock, x_NC: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """The rank's term of what the block adds, not exchanged. Shapes: x and result (N, C)."""
-        block = self._sliced(layer, block, self._slices.mlp)
+        block = self._sliced(layer, block, BlockSlices.mlp)
         return self._blocks.mlp_update(layer, block, x_NC, step)
 
     def logits(
@@ -170,16 +205,19 @@ class RankOps:
         if part is not None:
             part_VS = part(h_SC).float().T.contiguous()
         sizes = [len(part_VS), *(0 for _ in unit.group.others)]
-        logits_VS, _ = unit.all_to_all(part_VS, sizes)
+        logits_VS, counts = unit.all_to_all(part_VS, sizes)
+        parts = logits_VS.split(counts)
+        logits_VS = torch.cat([parts[rank] for rank in self._head_order])
         return logits_VS.T.contiguous() if unit.group.rank == 0 else logits_VS.new_empty(0, 0)
 
-    def _sliced(self, layer: int, block: B, slice_block: Callable[[B], B]) -> B:
+    def _sliced(self, layer: int, block: B, slice_block: Callable[[BlockSlices, B], B]) -> B:
         """The phase's share of a block, made when first met."""
-        if self._slices.is_whole:
+        slices = self._stage_slices if layer in self._stage_layers else self._slices
+        if slices.is_whole:
             return block
         key = (layer, type(block))
         known, sliced = self._made.get(key, (None, None))
         if known is not block or sliced is None:
-            sliced = slice_block(block)
+            sliced = slice_block(slices, block)
             self._made[key] = (block, sliced)
         return sliced

@@ -9,17 +9,21 @@ from typing import Self
 import torch
 
 from kernels.ledger import Decision
-from llm_engine.cache.kv_cache import KVCache
+from llm_engine.cache.sequence_cache import SequenceCache
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import EngineDecisions
 from llm_engine.errors import InvalidConfig
+from llm_engine.loader import choose_dtype
 from llm_engine.memory.machine import MachineMemory
+from llm_engine.parallel.adapter_shares import adapter_decision
 from llm_engine.parallel.commands import Ranks
 from llm_engine.parallel.decision import layout_decisions
 from llm_engine.parallel.executor import LOAD_TIMEOUT_S, RankExecutor
-from llm_engine.parallel.loading import Share, load_share, part_of
+from llm_engine.parallel.loading import Share, cache_needs, load_share, part_of
 from llm_engine.parallel.mesh import Groups, JoinPart, join_part
+from llm_engine.parallel.overlap_policy import OverlapPolicy, settled_decisions
 from llm_engine.parallel.ranked_runner import RankedRunner
+from llm_engine.parallel.step_division import StepDivision
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,20 @@ class Seat:
         ranks.communicator.barrier(LOAD_TIMEOUT_S)
         return cls(share, ranks, join_axis)
 
+    @property
+    def num_parts(self) -> int:
+        """In how many memories sequences are cached."""
+        return self.share.layouts.decode.dp
+
     def decisions(self, config: EngineConfig) -> list[Decision]:
         """How the model is laid over the ranks, and why, for the ledger."""
-        return layout_decisions(self.share.whole, self.share.layouts, asked=config.layout)
+        share = self.share
+        needs = cache_needs(config, share.whole, choose_dtype(config.dtype))
+        return [
+            *layout_decisions(share.whole, share.layouts, needs, asked=config.layout),
+            *settled_decisions(OverlapPolicy.of(config), share.layouts.prefill),
+            *([adapter_decision(share.layouts)] if config.adapters else []),
+        ]
 
     def memory_of(self, read: Callable[[], MachineMemory]) -> Callable[[], MachineMemory]:
         """This rank's part of the memory that the ranks of a host have together."""
@@ -58,7 +73,7 @@ class Seat:
         return lambda: part_of(read(), num_ranks)
 
     def runner(
-        self, config: EngineConfig, decisions: EngineDecisions, pool: KVCache
+        self, config: EngineConfig, decisions: EngineDecisions, pool: SequenceCache
     ) -> RankedRunner:
         """Tell the others how large cache and chunk are, and build this rank's executor."""
         capacity = decisions.capacity
@@ -78,6 +93,11 @@ class Seat:
             groups,
             pool.num_pages,
             config.page_size,
+            capacity.max_model_len,
             decisions.ledger,
+            OverlapPolicy.of(config),
         )
-        return RankedRunner(executor, pool, self.ranks.commands, meet_again)
+        division = StepDivision.of(self.share.layouts, capacity.max_model_len, config.page_size)
+        return RankedRunner(
+            executor, pool, self.ranks.commands, division, tuple(config.adapters), meet_again
+        )

@@ -40,13 +40,14 @@ class ShardedCheckpoint:
         share: WeightShare,
         *,
         keeps_rows: bool = False,
+        stage: WeightShare | None = None,
     ) -> None:
-        """`config` is the whole model's."""
+        """`config` is the whole model's; `stage` the share of its own layers, where they differ."""
         self.keeps_rows = keeps_rows
         self.config = checkpoint.config
         self.eos_token_ids = checkpoint.eos_token_ids
         self._checkpoint = checkpoint
-        self._share = share
+        self._share, self._stage = share, stage
         self._head_dim = config.head_dim
         parameters = Parameters.of(config)
         self._known = parameters.weights.keys() | parameters.biases.keys()
@@ -116,7 +117,8 @@ class ShardedCheckpoint:
 
     def _cut(self, name: str) -> _Cut | None:
         """Where a tensor of the rank lies in the file; None for biases that another rank adds."""
-        share, own = self._share, self._own_name(name)
+        own = self._own_name(name)
+        share = self._share_of(own)
         part, kind = name.split(".")[-2:]
         if part == "embed_tokens":
             return _Cut(own, 0, share.vocabulary)
@@ -132,9 +134,16 @@ class ShardedCheckpoint:
         if part not in ("o_proj", "down_proj"):
             return _Cut(own)
         if kind == "bias":
-            adds = share.adds_expert_bias if is_expert else share.adds_bias
+            adds = share.adds_bias if part == "o_proj" else share.adds_mlp_bias
+            adds = share.adds_expert_bias if is_expert else adds
             return _Cut(own) if adds else None
         return _Cut(own, 1, self._rows(share.heads.queries) if part == "o_proj" else channels)
+
+    def _share_of(self, own: str) -> WeightShare:
+        match = _LAYER.search(own)
+        if self._stage is None or match is None or int(match[1]) not in self._stage.layers:
+            return self._share
+        return self._stage
 
     def _own_name(self, name: str) -> str:
         for pattern, first in ((_LAYER, self._share.layers), (_EXPERT, self._share.experts)):

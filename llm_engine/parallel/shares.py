@@ -8,7 +8,8 @@ from itertools import accumulate, pairwise
 from kernels.collectives.reduction import piece_sizes
 from llm_engine.errors import InvalidConfig
 from llm_engine.model_config import ModelConfig, MoeConfig
-from llm_engine.parallel.layout import Layout, PhaseLayouts, Place
+from llm_engine.parallel.layout import Layout, PhaseLayouts
+from llm_engine.parallel.place import Place
 
 _GROUP = 32  # the widest group of quantised weights
 
@@ -30,7 +31,8 @@ class HeadShare:
 class WeightShare:
     """What of each kind a rank has. `vocabulary` is the embedding's rows, `head` the head's.
 
-    `adds_bias` is true on the one rank of those whose outputs are summed that adds the biases.
+    `adds_bias` is true on the one rank of those whose outputs of attention are summed that adds the
+    biases; so are the others for an MLP and for an expert.
     """
 
     heads: HeadShare
@@ -41,6 +43,7 @@ class WeightShare:
     head: range
     layers: range
     adds_bias: bool
+    adds_mlp_bias: bool
     adds_expert_bias: bool
 
 
@@ -76,9 +79,9 @@ def head_shares(num_heads: int, num_kv_heads: int, parts: int) -> list[HeadShare
 
 
 def heads_of(config: ModelConfig, layout: Layout, tp: int, index: int) -> HeadShare:
-    """The heads of share `index` of `tp`: whole shares of the unit's ranks, so that they nest."""
-    fine = head_shares(config.num_heads, config.num_kv_heads, layout.unit)
-    width = layout.unit // tp
+    """The heads of share `index` of `tp`: whole ones of the finest shares, so that they nest."""
+    fine = head_shares(config.num_heads, config.num_kv_heads, layout.head_grain)
+    width = layout.head_grain // tp
     mine = fine[index * width : (index + 1) * width]
     return HeadShare(joined([s.queries for s in mine]), joined([s.kv for s in mine]))
 
@@ -89,34 +92,37 @@ def phase_share(config: ModelConfig, layout: Layout, rank: int) -> WeightShare:
 
 
 def held_share(config: ModelConfig, layouts: PhaseLayouts, rank: int) -> WeightShare:
-    """What a rank keeps in memory: enough for both phases."""
+    """What a rank keeps in memory: enough for both phases, but for the layers of `stage_share`."""
+    if layouts.is_restaged:
+        rest = phase_share(config, layouts.decode, rank)
+        stage = phase_share(config, layouts.prefill, rank)
+        vocabulary = stage.vocabulary or rest.vocabulary
+        head = vocabulary if config.is_tied else stage.head or rest.head
+        return replace(rest, vocabulary=vocabulary, head=head)
     layout = layouts.prefill if layouts.prefill.tp <= layouts.decode.tp else layouts.decode
     return _share(config, layout, Place.of(layout, rank), layouts.held_tp)
+
+
+def stage_share(config: ModelConfig, layouts: PhaseLayouts, rank: int) -> WeightShare | None:
+    """What a rank keeps of its stage's layers, where prompts alone pass through stages.
+
+    Its share for decoding lies within it.
+    """
+    return phase_share(config, layouts.prefill, rank) if layouts.is_restaged else None
+
+
+def head_rows(config: ModelConfig, layout: Layout, place: Place) -> range:
+    """The words whose logits a rank computes: a share of a unit's, within what it holds."""
+    index = (place.tp * layout.cp + place.cp) * layout.dp + place.dp
+    return _run(config.vocab_size, layout.grain * layout.dp, layout.width, index)
 
 
 def cached_heads(config: ModelConfig, layout: Layout, rank: int) -> HeadShare:
     """The heads whose keys and values a rank's cache holds, with their query heads."""
     place = Place.of(layout, rank)
-    if layout.exchange == "gather":
+    if layout.exchange in ("gather", "ring"):
         return heads_of(config, layout, layout.tp, place.tp)
     return heads_of(config, layout, layout.unit, place.tp * layout.cp + place.cp)
-
-
-def settled(config: ModelConfig, layouts: PhaseLayouts) -> PhaseLayouts:
-    """The layouts with a way of exchanging in place of "auto".
-
-    By heads, the cache holds each key once, where tp ranks look for it, and attention is balanced
-    whatever the rows' lengths. Only where a key/value head would lie on several ranks anyway, and
-    both phases are alike, gathering moves fewer bytes.
-    """
-    is_gathered = not layouts.is_hybrid and config.num_kv_heads < layouts.prefill.unit
-    exchange = "gather" if is_gathered else "heads"
-
-    def settle(layout: Layout) -> Layout:
-        is_open = layout.cp > 1 and layout.exchange == "auto"
-        return replace(layout, exchange=exchange) if is_open else layout
-
-    return PhaseLayouts(settle(layouts.prefill), settle(layouts.decode))
 
 
 def local_config(config: ModelConfig, share: WeightShare, heads: HeadShare) -> ModelConfig:
@@ -153,13 +159,16 @@ def check_fit(config: ModelConfig, layouts: PhaseLayouts, num_ranks: int) -> Non
 
 
 def _check_layout(config: ModelConfig, layout: Layout) -> None:
-    bounds = [("tp x cp", layout.unit, config.num_heads, "query heads")]
-    bounds += [("tp", layout.tp, config.intermediate_size, "channels of the MLP")]
+    is_by_tp = layout.head_grain == layout.tp
+    axis, num_parts = ("tp", layout.tp) if is_by_tp else ("tp x cp", layout.unit)
+    bounds = [(axis, num_parts, config.num_heads, "query heads")]
+    wide = layout.tp * layout.dp
+    bounds += [("tp x dp", wide, config.intermediate_size, "channels of the MLP")]
     bounds += [("pp", layout.pp, config.num_layers, "layers")]
     if config.moe is not None:
         bounds += [("ep", layout.ep, config.moe.num_experts, "experts")]
-        width = layout.tp if layout.ep == 1 else layout.stage // layout.ep
-        bounds += [("tp", width, config.moe.intermediate_size, "channels of an expert")]
+        width = wide if layout.ep == 1 else layout.stage // layout.ep
+        bounds += [("tp x dp", width, config.moe.intermediate_size, "channels of an expert")]
     elif layout.ep > 1:
         raise InvalidConfig(f"layout {layout}: the model has no experts: leave ep out")
     for axis, asked, available, what in bounds:
@@ -167,46 +176,55 @@ def _check_layout(config: ModelConfig, layout: Layout) -> None:
             raise InvalidConfig(
                 f"layout {layout}: {axis} is {asked}, but the model has {available} {what}"
             )
-    shares = [cached_heads(config, layout, rank) for rank in range(layout.num_ranks)]
-    shares += [heads_of(config, layout, layout.tp, index) for index in range(layout.tp)]
-    uneven = [s for s in shares if not s.queries or not s.is_uniform]
-    if uneven:
+    uneven = uneven_heads(config, layout)
+    if uneven is not None:
         raise InvalidConfig(
             f"layout {layout}: {config.num_heads} query heads over {config.num_kv_heads} key/value "
-            f"heads leave a rank with {len(uneven[0].queries)} over {len(uneven[0].kv)}: take "
+            f"heads leave a rank with {len(uneven.queries)} over {len(uneven.kv)}: take "
             f"a tp x cp that divides {config.num_kv_heads}, or that it divides"
         )
 
 
+def uneven_heads(config: ModelConfig, layout: Layout) -> HeadShare | None:
+    """The heads of the first rank that can attend to none, or not to equally many; None if none."""
+    shares = [cached_heads(config, layout, rank) for rank in range(layout.num_ranks)]
+    shares += [heads_of(config, layout, layout.tp, index) for index in range(layout.tp)]
+    return next((s for s in shares if not s.queries or not s.is_uniform), None)
+
+
 def _share(config: ModelConfig, layout: Layout, place: Place, tp: int) -> WeightShare:
     index = place.tp * tp // layout.tp
-    expert, width, expert_index = _expert_place(layout, place, tp, index)
+    # Shares over dp ranks lie within one of the tp share's, so that slices of a matrix nest.
+    wide, wide_index, grain = tp * layout.dp, index * layout.dp + place.dp, layout.grain * layout.dp
+    expert, width, expert_index = _expert_place(layout, place, wide, wide_index)
     layers = ranges(config.num_layers, layout.pp)[place.pp]
-    vocabulary = _run(config.vocab_size, layout.unit, tp, index)
+    vocabulary = _run(config.vocab_size, grain, tp, index)
+    head = vocabulary if config.is_tied else _run(config.vocab_size, grain, wide, wide_index)
     none = range(0)
     is_first, is_last = place.pp == 0, place.pp == layout.pp - 1
     moe = config.moe
     return WeightShare(
         heads=heads_of(config, layout, tp, index),
-        channels=_run(config.intermediate_size, layout.unit, tp, index),
+        channels=_run(config.intermediate_size, grain, wide, wide_index),
         experts=none if moe is None else ranges(moe.num_experts, layout.ep)[expert],
         expert_channels=none
         if moe is None
-        else _run(moe.intermediate_size, max(layout.unit, width), width, expert_index),
+        else _run(moe.intermediate_size, max(grain, width), width, expert_index),
         vocabulary=vocabulary if is_first or (config.is_tied and is_last) else none,
-        head=vocabulary if is_last else none,
+        head=head if is_last else none,
         layers=layers,
         adds_bias=index == 0,
+        adds_mlp_bias=wide_index == 0,
         adds_expert_bias=expert_index == 0,
     )
 
 
-def _expert_place(layout: Layout, place: Place, tp: int, index: int) -> tuple[int, int, int]:
+def _expert_place(layout: Layout, place: Place, wide: int, index: int) -> tuple[int, int, int]:
     """Which run of experts, and into how many shares their channels are cut, and which of them."""
     if layout.ep == 1:
-        return 0, tp, index
+        return 0, wide, index
     width = layout.stage // layout.ep
-    number = (place.replica * layout.tp + place.tp) * layout.cp + place.cp
+    number = ((place.dp + place.replica) * layout.tp + place.tp) * layout.cp + place.cp
     return number // width, width, number % width
 
 

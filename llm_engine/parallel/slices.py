@@ -81,7 +81,7 @@ class BlockSlices:
         self, gate_up: Linear, down: Linear, held: range, *, is_expert: bool = False
     ) -> tuple[Linear, Linear]:
         used = self._used.expert_channels if is_expert else self._used.channels
-        adds_bias = self._used.adds_expert_bias if is_expert else self._used.adds_bias
+        adds_bias = self._used.adds_expert_bias if is_expert else self._used.adds_mlp_bias
         gate = _within(held, used)
         runs = [gate, shifted(gate, len(held))]
         return rows_of(gate_up, runs), columns_of(down, gate, adds_bias=adds_bias)

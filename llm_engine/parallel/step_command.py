@@ -16,9 +16,9 @@ MoveKind = Literal["save", "load", "drop", "copy", "give_back"]
 
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 _KINDS: tuple[MoveKind, ...] = ("save", "load", "drop", "copy", "give_back")
-_MAGIC = b"LWS1"
-# Sequence number, phase, and the numbers of tokens, spans, rows and moves.
-_HEADER = struct.Struct("<4sQB4I")
+_MAGIC = b"LWS2"
+# Sequence number, phase, and the numbers of tokens, spans, rows, moves, parts and adapters.
+_HEADER = struct.Struct("<4sQB6I")
 _NUMBER = "i"  # of four bytes on every platform that torch has
 
 
@@ -30,6 +30,8 @@ class BrokenCommand(LLMError):
 class PageMove:
     """Something done to pages of the cache before the step, on every rank to its own share.
 
+    Where ranks cache different sequences, on those of one `part` alone.
+
     save: copy `pages` out under `ticket`; load: copy what lies under `ticket` into as many
     `pages`; drop: forget `ticket`; copy: the first of `pages` onto the second; give_back: the
     memory of `pages` may return to the system. `ticket` is 0 where it means nothing.
@@ -38,6 +40,14 @@ class PageMove:
     kind: MoveKind
     pages: tuple[int, ...] = ()
     ticket: int = 0
+    part: int = 0
+
+    @property
+    def overwritten(self) -> tuple[int, ...]:
+        """The pages whose contents change."""
+        if self.kind in ("load", "give_back"):
+            return self.pages
+        return self.pages[1:] if self.kind == "copy" else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +56,9 @@ class StepCommand:
 
     `sequence` counts the steps of a founding of the group, from 0. `logit_rows` are rising rows
     of the step. `moves` happen before it. A command without tokens carries moves alone.
+    `part_rows` are the rows of each dp rank, one part after the other; empty without that axis.
+    Within a part, spans of one token come first. `adapters` has one number for each span, 0 for
+    none, or is empty where no span uses one.
     """
 
     sequence: int
@@ -54,6 +67,8 @@ class StepCommand:
     spans: tuple[AttentionSpan, ...]
     logit_rows: tuple[int, ...]
     moves: tuple[PageMove, ...] = ()
+    part_rows: tuple[int, ...] = ()
+    adapters: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """A header, then numbers of four bytes: compact, and decoded without a parser."""
@@ -63,9 +78,12 @@ class StepCommand:
             numbers.extend(span.pages)
         numbers.extend(self.logit_rows)
         for move in self.moves:
-            numbers.extend((_KINDS.index(move.kind), move.ticket, len(move.pages)))
+            numbers.extend((_KINDS.index(move.kind), move.ticket, move.part, len(move.pages)))
             numbers.extend(move.pages)
-        counts = map(len, (self.token_ids, self.spans, self.logit_rows, self.moves))
+        numbers.extend(self.part_rows)
+        numbers.extend(self.adapters)
+        lists = (self.token_ids, self.spans, self.logit_rows, self.moves, self.part_rows)
+        counts = map(len, (*lists, self.adapters))
         header = _HEADER.pack(_MAGIC, self.sequence, PHASES.index(self.phase), *counts)
         return header + numbers.tobytes()
 
@@ -89,6 +107,8 @@ class StepCommand:
                 spans=tuple(reader.span() for _ in range(counts[1])),
                 logit_rows=reader.take(counts[2]),
                 moves=tuple(reader.move() for _ in range(counts[3])),
+                part_rows=reader.take(counts[4]),
+                adapters=reader.take(counts[5]),
             )
         except (struct.error, ValueError, IndexError) as error:
             raise BrokenCommand(f"{len(data)} bytes are no step command: {error}") from error
@@ -119,5 +139,5 @@ class _Reader:
         return AttentionSpan(start, num_tokens, self.take(num_pages))
 
     def move(self) -> PageMove:
-        kind, ticket, num_pages = self.take(3)
-        return PageMove(_KINDS[kind], self.take(num_pages), ticket)
+        kind, ticket, part, num_pages = self.take(4)
+        return PageMove(_KINDS[kind], self.take(num_pages), ticket, part)

@@ -1,8 +1,7 @@
 """How long callers wait at a load: time to first token, throughput, and what binds them.
 
-A forecast is simulated (queueing.py) several times from seeds of its own, so it repeats exactly
-and says how far it is from what an endless run would show. That interval is of the sampling
-alone: the error of the service times comes on top (`forecast_range`).
+A forecast is simulated (queueing.py) several times from seeds of its own, so it repeats exactly and
+says how far it is from an endless run; `forecast_range` adds the error of the service times.
 """
 
 from __future__ import annotations
@@ -67,6 +66,9 @@ class Estimate:
     high: float
 
 
+_ENDLESS = Estimate(value=math.inf, low=math.inf, high=math.inf)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadForecast:
     """What a load does to a machine.
@@ -122,23 +124,38 @@ def ttft_s(load: Load, times: ServiceTimes, percent: float, num_requests: int = 
 
 
 def forecast_range(
-    load: Load, fast: ServiceTimes, likely: ServiceTimes, slow: ServiceTimes
+    load: Load,
+    fast: ServiceTimes,
+    likely: ServiceTimes,
+    slow: ServiceTimes,
+    *,
+    num_requests: int = 300,
 ) -> LoadForecast:
     """The forecast at the likely times, its intervals widened to those of the fast and slow ones.
 
     Raises: as `forecast`.
     """
-    middle = forecast(load, likely)
-    ends = [forecast(load, times) for times in (fast, slow)]
+    middle = forecast(load, likely, num_requests=num_requests)
+    ends = [_waits(load, times, num_requests) for times in (fast, slow)]
+    # A faster decode can raise waits: callers are back sooner. So either end may be either.
+    p50_s, p95_s = (
+        _widened(found, [end.value for end in others])
+        for found, *others in zip((middle.ttft_p50_s, middle.ttft_p95_s), *ends, strict=True)
+    )
+    return replace(middle, ttft_p50_s=p50_s, ttft_p95_s=p95_s)
 
-    def widened(name: str) -> Estimate:
-        found: Estimate = getattr(middle, name)
-        others: list[Estimate] = [getattr(end, name) for end in ends]
-        low = min(found.low, *(other.value for other in others))
-        high = max(found.high, *(other.value for other in others))
-        return replace(found, low=low, high=high)
 
-    return replace(middle, ttft_p50_s=widened("ttft_p50_s"), ttft_p95_s=widened("ttft_p95_s"))
+def _widened(found: Estimate, ends: list[float]) -> Estimate:
+    return replace(found, low=min(found.low, *ends), high=max(found.high, *ends))
+
+
+def _waits(load: Load, times: ServiceTimes, num_requests: int) -> tuple[Estimate, Estimate]:
+    """P50 and P95 of TTFT; endless where requests arrive faster than they are served."""
+    _check(load, times, num_requests)
+    if load.arrivals_per_s >= saturation_per_s(load, times):
+        return _ENDLESS, _ENDLESS
+    runs = _runs(load, times, num_requests)
+    return _over_runs(runs, 50), _over_runs(runs, 95)
 
 
 def saturation_per_s(load: Load, times: ServiceTimes) -> float:
@@ -224,10 +241,9 @@ def _requests_per_s(run: list[Visit]) -> float:
 
 
 def _overloaded(load: Load, limit_per_s: float) -> LoadForecast:
-    endless = Estimate(value=math.inf, low=math.inf, high=math.inf)
     return LoadForecast(
-        ttft_p50_s=endless,
-        ttft_p95_s=endless,
+        ttft_p50_s=_ENDLESS,
+        ttft_p95_s=_ENDLESS,
         requests_per_s=limit_per_s,
         tokens_per_s=limit_per_s * (load.prompt_tokens + load.answer_tokens),
         binds=f"arrivals: {load.arrivals_per_s:.3g} a second, at most {limit_per_s:.3g} are served",

@@ -61,6 +61,10 @@ class Vocabulary:
         """Whether a marker is one token that no text can spell."""
         return text in self._special_ids
 
+    def is_ending(self, text: str) -> bool:
+        """Whether a marker is a token that ends an answer."""
+        return self._special_ids.get(text) in self.eos_token_ids
+
     @cached_property
     def _special_ids(self) -> dict[str, int]:
         added = self._backend.get_added_tokens_decoder()

@@ -99,10 +99,10 @@ class ChatShape:
         """The roles, one chunk per choice."""
         return self._chunks.first()
 
-    def chunks(self, position: int, event: ChatDelta | PromptScored) -> list[Json]:
-        """The chunks of one event."""
+    def lines(self, position: int, event: ChatDelta | PromptScored) -> list[bytes]:
+        """The chunks of one event, each as a line of the stream."""
         del position
-        return self._chunks.of(event) if isinstance(event, ChatDelta) else []
+        return self._chunks.lines(event) if isinstance(event, ChatDelta) else []
 
     def last(self, dones: Sequence[ChatDone]) -> list[Json]:
         """The usage chunk, if it was asked for."""

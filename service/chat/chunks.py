@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.chat.tokens import logprob_entries
+from service.generation.joining import is_plain
+from service.generation.text_line import TextLine
 from service.generation.turn import Json, usage
+from service.http.stream import sse
 from workers.protocol import ChatDelta, ChatDone, ToolCallDelta
 
 
@@ -44,13 +47,23 @@ class Chunks:
         self._has_usage = has_usage
         self._num_choices = num_choices
         self._has_called: set[int] = set()
+        self._texts: dict[int, TextLine] = {}
 
     def first(self) -> list[Json]:
         """The roles, one chunk per choice."""
         delta = {"role": "assistant", "content": "", "refusal": None}
         return [self._chunk(index, delta) for index in range(self._num_choices)]
 
-    def of(self, delta: ChatDelta) -> list[Json]:
+    def lines(self, delta: ChatDelta) -> list[bytes]:
+        """The chunks of one event as lines; plain text, the common case, fills a prepared one."""
+        if not delta.text or not is_plain(delta):
+            return [sse(chunk) for chunk in self._of(delta)]
+        index = delta.index
+        if index not in self._texts:
+            self._texts[index] = TextLine(lambda text: self._chunk(index, {"content": text}))
+        return [self._texts[index].fill(delta.text)]
+
+    def _of(self, delta: ChatDelta) -> list[Json]:
         """The chunks of one event: reasoning, text, calls, then its end."""
         index = delta.index
         chunks: list[Json] = []

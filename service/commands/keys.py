@@ -102,7 +102,7 @@ def list_keys(as_json: bool, data: Path | None, database_url: str | None) -> Non
 @click.argument("key_id")
 @store_options
 def revoke(key_id: str, data: Path | None, database_url: str | None) -> None:
-    """End the key KEY_ID for ever."""
+    """End the key KEY_ID for ever; a running gateway knows within a second."""
     with open_keys(data, database_url) as store:
         key = store.keys.revoke(key_id)
     click.echo(f"{key.id} ({key.name}) is revoked.")

@@ -16,7 +16,14 @@ from service.terminal import OptionValue
 @click.option("--floor", type=click.Choice(["fused", "vendor"]), help="[default: fused]")
 @click.option("--cache", type=click.Choice(["auto", "bf16", "fp8"]), help="Cached rows.")
 @click.option("--prefill-tokens", type=click.IntRange(1), help="Chunk.  [default: 4096]")
-@click.option("--context", type=click.IntRange(1), help="Tokens of a sequence.  [default: 8192]")
+@click.option(
+    "--context",
+    type=click.IntRange(1),
+    help="Tokens of a sequence.  [default: prompt and answer, else 8192]",
+)
+@click.option(
+    "--prompt-tokens", type=click.IntRange(1), help="Of a prompt.  [default: context less answer]"
+)
 @click.option("--batch", type=click.IntRange(1), help="Sequences of a decode step.  [default: 1]")
 @click.option("--width", type=click.IntRange(1), help="Pixels, of a video model.")
 @click.option("--height", type=click.IntRange(1), help="Pixels, of a video model.")
@@ -31,15 +38,16 @@ from service.terminal import OptionValue
 @click.option("--against", metavar="NAME|FILE", help="Another machine to compare with.")
 @click.option("--calibrate", is_flag=True, help="Measure this machine; takes no MODEL.")
 @click.option("--validate", is_flag=True, help="Predict runs of two ranks, run them, compare.")
-@click.option("--limit", type=float, metavar="SECONDS", help="Of --validate.  [default: 180]")
+@click.option("--limit", type=float, metavar="SECONDS", help="Of --validate.  [default: 45]")
 @click.option("--data", metavar="FOLDER", help="Folder of calibrations.  [default: as set]")
 @click.pass_context
 def plan(ctx: click.Context, model: str | None, **options: OptionValue) -> None:
     """Show what would serve every layer of MODEL, and why, before any weight is read.
 
     MODEL is a preset (an unknown name lists them), a folder with config.json or
-    model_index.json, or a config.json. With --calibrate or --validate there is none: they measure
-    what this machine takes, and how well steps of two ranks are predicted from that.
+    model_index.json, a config.json, or a .gguf file; of one whose weights are here, what this
+    machine's engine would decide is shown too. With --calibrate or --validate there is none: they
+    measure what this machine takes, and how well steps of two ranks are predicted from that.
     """
     measures = bool(options["calibrate"] or options["validate"])
     if measures == bool(model):

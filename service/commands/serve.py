@@ -19,6 +19,8 @@ _SETTING_OF_OPTION = {
     "model": "llm_model",
     "weights": "llm_weights",
     "layout": "llm_layout",
+    "overlap": "llm_overlap",
+    "wire": "llm_wire",
     "max_model_len": "llm_max_model_len",
     "kv_cache": "llm_kv_cache_bytes",
     "host_cache": "llm_host_cache_bytes",
@@ -45,6 +47,12 @@ _SETTING_OF_OPTION = {
 @click.option("--redis-url", metavar="URL", help="Redis to use.  [default: its own]")
 @click.option("--database-url", metavar="URL", help="Database.  [default: SQLite in --data]")
 @click.option("--layout", metavar="TEXT", help="LLM over ranks: tp2, cp2->tp2.  [default: one]")
+@click.option(
+    "--overlap", type=click.Choice(["auto", "on", "off"]), help="Hide exchanges between ranks."
+)
+@click.option(
+    "--wire", type=click.Choice(["exact", "int8", "auto"]), help="Of prompts; int8 is inexact."
+)
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), help="LLM precision.")
 @click.option("--weights", type=click.Choice(["auto", "packed", "unpacked"]), help="LLM weights.")
 @click.option(

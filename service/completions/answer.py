@@ -9,6 +9,7 @@ from service.chat.chunks import Head
 from service.completions.echo import echoed_prompt
 from service.completions.logprobs import ClassicLogprobs
 from service.generation.turn import Json, usage
+from service.http.stream import sse
 from service.schemas.completions import CompletionBody
 from workers.protocol import ChatDelta, ChatDone, PromptScored
 
@@ -71,9 +72,9 @@ class CompletionShape:
         """Echoed texts."""
         return [self._chunk(piece) for piece in self._pending]
 
-    def chunks(self, position: int, event: ChatDelta | PromptScored) -> list[Json]:
-        """The chunks of one event."""
-        return [self._chunk(piece) for piece in self._pieces(position, event)]
+    def lines(self, position: int, event: ChatDelta | PromptScored) -> list[bytes]:
+        """The chunks of one event, each as a line of the stream."""
+        return [sse(self._chunk(piece)) for piece in self._pieces(position, event)]
 
     def last(self, dones: Sequence[ChatDone]) -> list[Json]:
         """The usage chunk, if it was asked for."""

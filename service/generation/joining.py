@@ -19,11 +19,11 @@ def joined(batch: Sequence[Placed]) -> list[Placed]:
     run: list[ChatDelta] = []
     place = -1
     for position, event in batch:
-        follows = bool(run) and position == place and _is_plain(event, run[-1].index)
+        follows = bool(run) and position == place and _continues(event, run[-1].index)
         if not follows:
             found += _flushed(place, run)
             run = []
-        if isinstance(event, ChatDelta) and (follows or _is_plain(event, event.index)):
+        if isinstance(event, ChatDelta) and (follows or is_plain(event)):
             place = position
             run.append(event)
         else:
@@ -31,15 +31,18 @@ def joined(batch: Sequence[Placed]) -> list[Placed]:
     return found + _flushed(place, run)
 
 
-def _is_plain(event: object, index: int) -> bool:
+def is_plain(delta: ChatDelta) -> bool:
+    """Whether a delta holds text and nothing else."""
     return (
-        isinstance(event, ChatDelta)
-        and event.index == index
-        and event.logprobs is None
-        and event.finish_reason is None
-        and not event.reasoning
-        and not event.tool_calls
+        delta.logprobs is None
+        and delta.finish_reason is None
+        and not delta.reasoning
+        and not delta.tool_calls
     )
+
+
+def _continues(event: object, index: int) -> bool:
+    return isinstance(event, ChatDelta) and event.index == index and is_plain(event)
 
 
 def _flushed(position: int, run: Sequence[ChatDelta]) -> list[Placed]:

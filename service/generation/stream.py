@@ -10,7 +10,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from fastapi import Request
 
@@ -43,15 +44,18 @@ class EventMerge:
         """Start reading, on the running loop."""
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[int, ChatEvent | None]] = deque()
+        self._waiting: deque[tuple[int, Sequence[ChatEvent] | None]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._look_at = 0.0
-        self._heard_s = 0.0
-        self._silence: asyncio.TimerHandle | None = None
+        self._hear: Callable[[int, Sequence[ChatEvent]], None] | None = None
+        self._hear_end: Callable[[ApiError], None] = _raise
+        self._ended: set[int] = set()
         self._tasks = [
             asyncio.create_task(self._pump(position, request), name=f"chat {request.id}")
             for position, request in enumerate(requests)
         ]
+        for position, task in enumerate(self._tasks):
+            task.add_done_callback(partial(self._note_end, position))
 
     async def next(self, timeout_s: float) -> Placed:
         """The next event.
@@ -61,41 +65,34 @@ class EventMerge:
         if not self._waiting:
             async with asyncio.timeout(timeout_s):
                 await self._wait()
-        position, event = self._waiting.popleft()
-        if event is None:
-            await self._raise_end(position)
-        assert event is not None, "an early end is raised"
-        return position, event
+        position, events = self._waiting.popleft()
+        if events is None:
+            error = self._tasks[position].exception()
+            raise _early_end(error) from error
+        if len(events) > 1:
+            self._waiting.appendleft((position, events[1:]))
+        return position, events[0]
 
-    async def next_batch(self, silence_s: float) -> list[Placed]:
-        """All events that are there; empty when nothing was heard for about `silence_s`.
+    def listen(
+        self,
+        hear: Callable[[int, Sequence[ChatEvent]], None],
+        hear_end: Callable[[ApiError], None],
+    ) -> None:
+        """From now on call `hear` with a request's events as they come, in place of `next`.
 
-        One timer for all calls, since a timer for each token costs as much as the token.
-        Raises: ApiError when the events end early.
+        `hear_end` is called when the events of a request end early.
         """
-        self._heard_s = self._loop.time()
-        if self._silence is None:
-            self._look_for_silence(silence_s)
-        if not self._waiting:
-            await self._wait()
-        batch: list[Placed] = []
-        while self._waiting:
-            position, event = self._waiting[0]
-            if event is None:
-                if not batch:
-                    await self._raise_end(position)
-                break
-            self._waiting.popleft()
-            batch.append((position, event))
-        return batch
+        self._hear, self._hear_end = hear, hear_end
+        while self._waiting and self._hear is not None:
+            self._hand_over(*self._waiting.popleft())
 
-    def _look_for_silence(self, silence_s: float) -> None:
-        left_s = self._heard_s + silence_s - self._loop.time()
-        if left_s <= 0:
-            self._heard_s = self._loop.time()
-            self._wake()
-            left_s = silence_s
-        self._silence = self._loop.call_later(left_s, self._look_for_silence, silence_s)
+    def _hand_over(self, position: int, events: Sequence[ChatEvent] | None) -> None:
+        if self._hear is None:
+            return
+        if events is None:
+            self._hear_end(_early_end(self._tasks[position].exception()))
+        else:
+            self._hear(position, events)
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
@@ -107,12 +104,6 @@ class EventMerge:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    async def _raise_end(self, position: int) -> None:
-        task = self._tasks[position]
-        await asyncio.wait([task])
-        error = task.exception()
-        raise _early_end(error) from error
 
     async def next_while_connected(self, http: Request, deadline: float) -> Placed:
         """The next event, looking twice a second whether the caller is still there.
@@ -135,26 +126,35 @@ class EventMerge:
 
     def close(self) -> None:
         """Stop reading; the client's iterators then cancel the requests at the worker."""
-        if self._silence is not None:
-            self._silence.cancel()
+        self._hear = None
         for task in self._tasks:
             task.cancel()
 
     async def _pump(self, position: int, request: ChatRequest) -> None:
-        is_over = False
+        """Have one request answered; its events are put down here by plain calls."""
 
         def deliver(events: Sequence[ChatEvent]) -> None:
-            nonlocal is_over
-            is_over = events[-1].type in {"done", "failed"}
-            self._waiting.extend([(position, event) for event in events])
+            if events[-1].type in {"done", "failed"}:
+                self._ended.add(position)
+            self._put(position, events)
+
+        await self._gateway.client.run_chat(request, deliver)
+
+    def _note_end(self, position: int, task: asyncio.Task[None]) -> None:
+        if position not in self._ended and not task.cancelled():
+            self._put(position, None)
+
+    def _put(self, position: int, events: Sequence[ChatEvent] | None) -> None:
+        if self._hear is not None:
+            # Not called here: a mistake in it must not end the reader of all answers.
+            self._loop.call_soon(self._hand_over, position, events)
+        else:
+            self._waiting.append((position, events))
             self._wake()
 
-        try:
-            await self._gateway.client.run_chat(request, deliver)
-        finally:
-            if not is_over:
-                self._waiting.append((position, None))
-                self._wake()
+
+def _raise(error: ApiError) -> None:
+    raise error
 
 
 def _early_end(error: BaseException | None) -> ApiError:

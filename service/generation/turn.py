@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fastapi import Request
@@ -26,8 +26,16 @@ from service.generation.stream import (
     Placed,
     overdue,
 )
-from service.http.stream import DONE, KEEP_ALIVE, KEEP_ALIVE_S, EventStream, sse
-from workers.protocol import ChatDelta, ChatDone, ChatFailed, ChatRequest, PromptScored
+from service.http.pushed_stream import PushedStream
+from service.http.stream import DONE, KEEP_ALIVE_S, sse
+from workers.protocol import (
+    ChatDelta,
+    ChatDone,
+    ChatEvent,
+    ChatFailed,
+    ChatRequest,
+    PromptScored,
+)
 
 _FIRST_EVENT_S = 10.0
 _GONE_STATUS = 499
@@ -55,8 +63,8 @@ class Shape(Protocol):
         """Chunks that begin a stream."""
         ...
 
-    def chunks(self, position: int, event: ChatDelta | PromptScored) -> list[Json]:
-        """The chunks of one event."""
+    def lines(self, position: int, event: ChatDelta | PromptScored) -> list[bytes]:
+        """The chunks of one event, each as a line of the stream."""
         ...
 
     def last(self, dones: Sequence[ChatDone]) -> list[Json]:
@@ -88,6 +96,7 @@ class Turn:
         self._num_requests = len(requests)
         self._started = time.monotonic()
         self._has_begun = False
+        self._stream: PushedStream
 
     async def answer(self, http: Request, *, is_streamed: bool) -> Response:
         """The response. Raises: ApiError for what failed before the first event."""
@@ -114,44 +123,53 @@ class Turn:
         return JSONResponse(self._shape.finish(self._ends()), headers=headers)
 
     async def _streamed(self, http: Request) -> Response:
-        first: Placed | None = None
-        begun: list[Json] = []
+        begun: list[bytes] = []
         try:
             first = await self._events.next_while_connected(http, self._started + _FIRST_EVENT_S)
         except TimeoutError:
-            first = None
-        if first is not None:
-            begun = self._chunks(first)
-        return EventStream(self._lines(begun), on_close=self._events.close, headers=self._headers)
-
-    async def _lines(self, begun: Sequence[Json]) -> AsyncIterator[bytes]:
-        """What is there at once leaves in one piece: a write costs more than its bytes."""
-        yield b"".join(map(sse, [*self._shape.first(), *begun]))
-        error: ApiError | None = None
-        while error is None and len(self._dones) < self._num_requests:
-            lines, error = await self._batch()
-            if lines:
-                yield b"".join(lines)
-        if error is None:
-            yield b"".join([*map(sse, self._shape.last(self._ends())), DONE])
+            pass  # a caller who waits long gets the headers, and keep-alives
         else:
-            self._events.close()
-            yield sse(error.body())
+            begun = self._lines(first)
+        self._stream = PushedStream(
+            on_close=self._events.close, keep_alive_s=KEEP_ALIVE_S, headers=self._headers
+        )
+        self._stream.write(b"".join([*map(sse, self._shape.first()), *begun]))
+        self._end_if_done([])
+        self._events.listen(self._hear, self._break_off)
+        return self._stream
 
-    async def _batch(self) -> tuple[list[bytes], ApiError | None]:
-        """The lines of every event that is there, after a wait for the first of them."""
+    def _hear(self, position: int, events: Sequence[ChatEvent]) -> None:
+        """Write what is there at once in one piece: a write costs more than its bytes."""
         lines: list[bytes] = []
+        is_heard = False
         try:
-            batch = await self._events.next_batch(KEEP_ALIVE_S)
-            for placed in joined(batch):
-                lines += map(sse, self._chunks(placed))
+            for placed in joined([(position, event) for event in events]):
+                lines += self._lines(placed)
+            is_heard = True
         except ApiError as error:
-            return lines, error
-        return lines if batch else [KEEP_ALIVE], None
+            is_heard = True
+            self._break_off(error, lines)
+            return
+        finally:
+            if not is_heard:
+                self._stream.abort()
+        if not self._end_if_done(lines) and lines:
+            self._stream.write(b"".join(lines))
 
-    def _chunks(self, placed: Placed) -> list[Json]:
+    def _end_if_done(self, lines: list[bytes]) -> bool:
+        is_done = len(self._dones) == self._num_requests
+        if is_done:
+            lines += map(sse, self._shape.last(self._ends()))
+            self._stream.end(b"".join([*lines, DONE]))
+        return is_done
+
+    def _break_off(self, error: ApiError, lines: Sequence[bytes] = ()) -> None:
+        self._events.close()
+        self._stream.end(b"".join([*lines, sse(error.body())]))
+
+    def _lines(self, placed: Placed) -> list[bytes]:
         event = self._note(placed)
-        return [] if event is None else self._shape.chunks(placed[0], event)
+        return [] if event is None else self._shape.lines(placed[0], event)
 
     def _note(self, placed: Placed) -> ChatDelta | PromptScored | None:
         """Measure; an end is kept, a failure becomes an exception."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from functools import partial
 from typing import Any, Literal, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from service.errors import error_body
+from service.http.pushed_stream import BODY_WRITER
 
 HEADERS_S = 30.0
 BODY_S = 600.0
@@ -41,6 +43,15 @@ class DeadlineProtocol(H11Protocol):
         """Take in bytes, and see which part of a request is now awaited."""
         super().data_received(data)
         self._enter(self._awaited())
+
+    def handle_events(self) -> None:
+        """Read requests; each new one is offered a way to write the pieces of its body."""
+        before = cast("RequestResponseCycle | None", self.cycle)
+        super().handle_events()
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and cycle is not before and _is_chunked(cycle):
+            extensions = cast("dict[str, Any]", cycle.scope.setdefault("extensions", {}))
+            extensions[BODY_WRITER] = partial(_write_chunk, cycle)
 
     def on_response_complete(self) -> None:
         """Between requests only the keep-alive timer runs."""
@@ -90,3 +101,21 @@ class DeadlineProtocol(H11Protocol):
         if phase is not None:
             wait_s = self.headers_s if phase == "headers" else self.body_s
             self._deadline = self.loop.call_later(wait_s, self.transport.abort)
+
+
+def _is_chunked(cycle: RequestResponseCycle) -> bool:
+    """Whether h11 sends a body of unknown length to this caller in chunks."""
+    return cycle.scope["http_version"] == "1.1" and cycle.scope["method"] != "HEAD"
+
+
+def _write_chunk(cycle: RequestResponseCycle, piece: bytes) -> bool:
+    """Write a piece of a streamed body as one chunk; false where `send` must take it.
+
+    The same bytes as `send` would write, at a tenth of its cost; h11 hears of the body's end only.
+    """
+    if cycle.disconnected:
+        return True
+    if not piece or cycle.flow.write_paused or not cycle.response_started:
+        return not piece
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+    return True

@@ -13,7 +13,13 @@ KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_S = 10.0
 DONE = b"data: [DONE]\n\n"
 _JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
-_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+MEDIA_TYPE = "text/event-stream; charset=utf-8"
+
+
+def json_text(value: object) -> str:
+    """Compact JSON in ASCII, as every event has it."""
+    return _JSON.encode(value)
 
 
 def sse(value: Mapping[str, Any], *, event: str | None = None) -> bytes:
@@ -35,8 +41,8 @@ class EventStream(StreamingResponse):
         """Take the events and what to do at the end."""
         super().__init__(
             content,
-            media_type="text/event-stream; charset=utf-8",
-            headers={**_HEADERS, **(headers or {})},
+            media_type=MEDIA_TYPE,
+            headers={**HEADERS, **(headers or {})},
         )
         self._on_close = on_close
 

@@ -45,4 +45,6 @@ def revoke_key(key_id: str, gateway: GatewayDep, key: AdminKey) -> KeyView:
     """End a key for ever. The key that asks cannot end itself."""
     if key_id == key.key_id:
         raise BadRequest("A key cannot revoke itself; use another admin key.", param="key_id")
-    return KeyView.model_validate(asdict(gateway.client.store.keys.revoke(key_id)))
+    revoked = gateway.client.store.keys.revoke(key_id)
+    gateway.recent_keys.forget()
+    return KeyView.model_validate(asdict(revoked))

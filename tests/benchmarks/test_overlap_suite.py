@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from benchmarks.overlap.context import FusedContext
 from benchmarks.overlap.crew import Crew, RankFailed
 from benchmarks.overlap.eager import EagerLayers
 from benchmarks.overlap.fused import FusedLayers, FusedWeights
-from benchmarks.overlap.measure import SIZE, Effort, Measurement
+from benchmarks.overlap.measure import SIZE, Effort, Measurement, WrongBits
 from benchmarks.overlap.models import MODELS, RandomWeights
 from benchmarks.overlap.prediction import LinkLine, Sizes, predict, schedule_of
 from benchmarks.overlap.rates import SERIAL, overlapped
@@ -63,9 +64,13 @@ def test_all_stages_compute_the_same_model(name: str) -> None:
         OverlappedLayers(FusedLayers(whole), Alone())(chunks)
         expected = chunks[0].x_NC
         fused = [FusedWeights(weights, Share(rank, 2), num_tokens) for rank in range(2)]
-        eager: list[LayerUpdates] = [EagerLayers(weights, Share(rank, 2)) for rank in range(2)]
+        eager = [EagerLayers(weights, Share(rank, 2)) for rank in range(2)]
+        with_sdpa = [EagerLayers(weights, Share(rank, 2)) for rank in range(2)]
+        for layers in with_sdpa:
+            layers.fuses_attention = True
         steps = [share.step(0, num_tokens) for share in fused]
-        for shares in (eager, [FusedLayers(share) for share in fused]):
+        kinds: list[Sequence[LayerUpdates]] = [eager, with_sdpa, [FusedLayers(s) for s in fused]]
+        for shares in kinds:
             y_NC = x_NC
             for update in ("attention_update", "mlp_update"):
                 terms = [
@@ -86,10 +91,13 @@ def test_a_measurement_between_processes(tmp_path: Path) -> None:
     with Crew(SIZE, tmp_path) as crew:
         at = Measurement(crew, "llama-like", 1, TINY)
         at.meet(200e6)
-        runs = at.rounds([*staircase(2), overlapped(2, is_overlapped=False)], lambda _: None)
+        runs = at.rounds(staircase(2), lambda _: None)
         assert all(run.median_s > 0 and at.predicted(run.stage).duration_s > 0 for run in runs)
-        overlap, in_turn = runs[2].result, runs[-1].result
-        assert overlap["digest"] == in_turn["digest"]
+        for run in runs[2:]:
+            at.check_bits(run)
+        runs[2].digests[1] = "others"
+        with pytest.raises(WrongBits, match=r"ranks \[1\]"):
+            at.check_bits(runs[2])
         assert all(run.result["error"] < 0.05 for run in runs)
         with pytest.raises(RankFailed, match="rank 0, prepare: KeyError"):
             crew("prepare", "no such model", 1, 8)

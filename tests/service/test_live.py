@@ -183,6 +183,37 @@ def talk(port: int, *pieces: bytes, pause_s: float = 0.0) -> bytes:
         return got
 
 
+def test_a_stream_is_the_same_with_and_without_chunks(
+    port: int, user_key: str, client: FakeClient
+) -> None:
+    client.script = [0.05, *words("one", "two", "drei \u00fc")]
+    body = json.dumps({"model": LLM, "messages": HELLO, "stream": True}).encode()
+    bodies: list[bytes] = []
+    for version in ("1.0", "1.1"):
+        head = (
+            f"POST /v1/chat/completions HTTP/{version}\r\nHost: x\r\nConnection: close\r\n"
+            f"Authorization: Bearer {user_key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        answer = talk(port, head.encode() + body)
+        headers, _, rest = answer.partition(b"\r\n\r\n")
+        assert (b"chunked" in headers) == (version == "1.1")
+        bodies.append(_without_frames(rest) if version == "1.1" else rest)
+    one, other = ([line for line in b.splitlines() if b'"content":"' in line] for b in bodies)
+    said = [[line.partition(b'"choices"')[2] for line in lines] for lines in (one, other)]
+    assert said[0] == said[1]
+    assert all(b.endswith(b"data: [DONE]\n\n") for b in bodies)
+
+
+def _without_frames(chunked: bytes) -> bytes:
+    parts: list[bytes] = []
+    while True:
+        size, _, chunked = chunked.partition(b"\r\n")
+        if int(size, 16) == 0:
+            return b"".join(parts)
+        parts.append(chunked[: int(size, 16)])
+        chunked = chunked[int(size, 16) + 2 :]
+
+
 @pytest.mark.parametrize(
     "head",
     [b"GET /healthz HTTP/1.1\r\n", b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n"],

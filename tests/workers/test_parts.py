@@ -70,12 +70,24 @@ def test_a_repeated_entry_is_dropped_and_a_missing_one_is_told():
         heard: list[ChatEvent] = []
         subscription = Subscription("x", heard.extend)
         for one in (entry(0), entry(1, "a", "b"), entry(1, "a", "b"), entry(2, "c"), entry(4, "e")):
-            subscription.take(*one)
+            subscription.take([one])
         return heard
 
     *deltas, last = asyncio.run(take())
     assert [event.text for event in deltas] == ["a", "b", "c"]
     assert (last.type, last.code) == ("failed", "stream_lost")
+
+
+def test_parts_that_come_together_are_delivered_together():
+    async def take() -> list[str]:
+        calls: list[str] = []
+        subscription = Subscription(
+            "x", lambda events: calls.append("".join(e.text for e in events))
+        )
+        subscription.take([entry(0), entry(1, "a"), entry(1, "a"), entry(2, "b", "c")])
+        return calls
+
+    assert asyncio.run(take()) == ["abc"]
 
 
 @given(st.text(), st.text())

@@ -10,22 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
-from kombu.exceptions import OperationalError
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from workers.app import queue_name
+from workers.chat.message import chat_message
 from workers.chat.reader import ChatReader, Subscription
 from workers.chat.stream import ChatLetter, alive_key, cancel_key, request_key
 from workers.errors import NoWorker, QueueFull
 from workers.protocol import ChatFailed
+from workers.shared_lookup import SharedLookup
 
 if TYPE_CHECKING:
     from workers.chat.stream import ChatTiming
     from workers.protocol import ChatEvent, ChatRequest, WorkerFacts
 
 _logger = logging.getLogger(__name__)
-_NUM_SENDERS = 4
+_NUM_LOOKERS = 2
 _NUM_CONNECTIONS = 16
 _SOCKET_TIMEOUT_S = 30.0
 _LOST = ChatFailed(
@@ -43,13 +44,12 @@ class ChatClient:
     def __init__(
         self,
         redis_url: str,
-        publish: Callable[[str, str], None],
         workers: Callable[[], list[WorkerFacts]],
         timing: ChatTiming,
         *,
         max_waiting: int,
     ) -> None:
-        """`publish(model, id)` sends the message, `workers()` lists the living; both may block."""
+        """`workers()` lists the living; it may block."""
         # A burst of requests waits for a connection; without a bound each would open its own.
         pool = BlockingConnectionPool.from_url(
             redis_url,
@@ -59,12 +59,12 @@ class ChatClient:
         )
         self._redis = Redis.from_pool(pool)
         self._reader = ChatReader(self._redis, timing)
-        self._publish = publish
         self._workers = workers
         self._timing = timing
         self._max_waiting = max_waiting
-        self._pool = ThreadPoolExecutor(_NUM_SENDERS, thread_name_prefix="chat-send")
+        self._pool = ThreadPoolExecutor(_NUM_LOOKERS, thread_name_prefix="chat-look")
         self._seen: list[WorkerFacts] = []
+        self._lookups: SharedLookup[str, list[WorkerFacts]] = SharedLookup()
         self._seen_s = -1e9
 
     async def run(
@@ -98,24 +98,30 @@ class ChatClient:
         self._pool.shutdown(wait=False)
 
     async def _submit(self, request: ChatRequest) -> None:
+        """Request, sign of life and message in one round trip.
+
+        A message over the limit is taken back; a worker that was quicker finds no request.
+        """
         timing = self._timing
         letter = ChatLetter(reply_to=self._reader.key, request=request).model_dump_json()
+        queue = queue_name("llm", request.model)
+        message = chat_message(request.model, request.id)
         try:
             async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.set(request_key(request.id), letter, timing.request_ttl_s)
                 pipe.set(alive_key(request.id), "1", timing.alive_ttl_s)
-                pipe.llen(queue_name("llm", request.model))
-                num_waiting = int((await pipe.execute())[-1])
+                pipe.lpush(queue, message)
+                num_waiting = int((await pipe.execute())[-1]) - 1
             if num_waiting >= self._max_waiting:
+                await self._redis.lrem(queue, 1, message)
                 raise QueueFull(num_waiting, 1, self._max_waiting)
-            await self._send(request)
-        except (RedisError, OperationalError) as error:
+        except RedisError as error:
             _logger.warning("chat %s cannot be sent: %s", request.id, error)
             raise NoWorker(request.model) from error
 
-    async def _send(self, request: ChatRequest) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._pool, self._publish, request.model, request.id)
+    async def _send_again(self, request: ChatRequest) -> None:
+        queue = queue_name("llm", request.model)
+        await self._redis.lpush(queue, chat_message(request.model, request.id))
 
     async def _watch(self, request: ChatRequest, subscription: Subscription) -> None:
         """Tell workers that somebody reads, and look after them whenever they fall silent.
@@ -161,7 +167,7 @@ class ChatClient:
         if not is_there:
             subscription.give([_LOST])
         elif num_waiting == 0 and num_silences % 5 == 2:
-            await self._send(request)
+            await self._send_again(request)
 
     async def _require_worker(self, model: str) -> None:
         if not any(facts.model == model for facts in await self._living()):
@@ -170,11 +176,14 @@ class ChatClient:
     async def _living(self) -> list[WorkerFacts]:
         """The language workers heard of lately, looked up at most once a second."""
         if time.monotonic() - self._seen_s > 1.0:
-            loop = asyncio.get_running_loop()
-            facts = await loop.run_in_executor(self._pool, self._workers)
-            self._seen = [f for f in facts if f.role == "llm" and f.state != "failed"]
+            self._seen = await self._lookups.get("workers", self._look_up)
             self._seen_s = time.monotonic()
         return self._seen
+
+    async def _look_up(self) -> list[WorkerFacts]:
+        loop = asyncio.get_running_loop()
+        facts = await loop.run_in_executor(self._pool, self._workers)
+        return [f for f in facts if f.role == "llm" and f.state != "failed"]
 
     async def _cancel(self, chat_id: str) -> None:
         with suppress(RedisError):

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from workers.chat.stream import entry_fields
 from workers.chat.translation import EngineItem, Values, to_wire
 from workers.protocol import ChatFailed
+from workers.thread_names import name_this_thread
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _RETRY_S = 0.5
 _REFRESH_S = 60.0
+# Far below the silence after which a gateway asks whether anybody has its request.
+_HOLD_S = 0.1
 _LAST = frozenset({"done", "failed"})
 
 
@@ -41,13 +44,15 @@ class _Opened:
 
 
 _Item = EngineItem | ChatFailed | _Opened
+_Batch = dict[str, "list[Written]"]  # by stream
 
 
 class ChatPublisher:
     """One thread turns what the engine says into one write per `batch_s` and gateway.
 
     `put` costs the engine's thread an append: translating, encoding and writing happen here. The
-    first event after a pause leaves at once; events that follow within `batch_s` share a write.
+    first event after a pause leaves at once; events that follow within `batch_s` share a write, and
+    word that a request was taken waits up to 0.1 s for its first event.
     Invariants: the parts of one answer are written in order and none is dropped; while Redis is
     away they wait here, bounded by the requests' own token limits.
     """
@@ -96,24 +101,34 @@ class ChatPublisher:
             self._wake.set()
 
     def _run(self) -> None:
+        name_this_thread(self._thread.name)
+        batch: _Batch = {}
+        write_at_s = 0.0
         while True:
-            self._wake.wait()
+            # Openings alone wait for company, since a first token is seldom far.
+            left_s = write_at_s - time.monotonic() if batch else None
+            is_woken = (left_s is None or left_s > 0) and self._wake.wait(left_s)
             # Cleared before the items are taken: one that comes later sets it again.
             self._wake.clear()
             started_s = time.monotonic()
-            batch, ended = self._take()
+            write_at_s = write_at_s if batch else started_s + _HOLD_S
+            ended = self._take(batch)
+            has_events = any(events for parts in batch.values() for _, _, events in parts)
+            if is_woken and not has_events and not self._is_stopping:
+                continue
             if not self._write(batch):
                 return
+            batch = {}
             for chat_id, last in ended:
                 self._on_end(chat_id, last)
             if self._is_stopping and not self._items:
                 return
             pause_s = self._timing.batch_s - (time.monotonic() - started_s)
-            if pause_s > 0 and any(events for parts in batch.values() for _, _, events in parts):
+            if pause_s > 0 and has_events:
                 time.sleep(pause_s)
 
-    def _take(self) -> tuple[dict[str, list[Written]], list[tuple[str, Values]]]:
-        """What waits, by stream, and the answers that end with it."""
+    def _take(self, batch: _Batch) -> list[tuple[str, Values]]:
+        """Put what waits into `batch`; the answers that end with it."""
         touched: dict[str, _Answer] = {}
         while self._items:
             chat_id, item = self._items.popleft()
@@ -127,7 +142,6 @@ class ChatPublisher:
                 event = item.model_dump() if isinstance(item, ChatFailed) else to_wire(item)
                 answer.waiting.append(event)
                 answer.is_over = event["type"] in _LAST
-        batch: dict[str, list[Written]] = {}
         ended: list[tuple[str, Values]] = []
         for chat_id, answer in touched.items():
             batch.setdefault(answer.reply_to, []).append((chat_id, answer.number, answer.waiting))
@@ -136,9 +150,9 @@ class ChatPublisher:
                 del self._answers[chat_id]
             answer.number += 1
             answer.waiting = []
-        return batch, ended
+        return ended
 
-    def _write(self, batch: dict[str, list[Written]]) -> bool:
+    def _write(self, batch: _Batch) -> bool:
         """Write, trying again for as long as Redis is away; False when told to stop meanwhile."""
         while batch:
             try:
@@ -152,7 +166,7 @@ class ChatPublisher:
                 break
         return True
 
-    def _write_once(self, batch: dict[str, list[Written]]) -> None:
+    def _write_once(self, batch: _Batch) -> None:
         now_s = time.monotonic()
         due = [key for key in batch if now_s - self._refreshed_s.get(key, -1e9) > _REFRESH_S]
         with self._redis.pipeline(transaction=False) as pipe:

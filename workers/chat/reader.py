@@ -6,8 +6,9 @@ import asyncio
 import logging
 import secrets
 import time
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from redis.exceptions import RedisError
 
@@ -15,9 +16,10 @@ from workers.chat.stream import StreamEntry, reply_key
 from workers.protocol import ChatFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from redis.asyncio import Redis
+    from redis.asyncio.connection import AbstractConnection
 
     from workers.chat.stream import ChatTiming
     from workers.errors import NoWorker
@@ -31,6 +33,10 @@ _LAST = frozenset({"done", "failed"})
 _GAP = ChatFailed(
     status=503, code="stream_lost", message="a part of the answer was lost; send it again"
 )
+
+
+# What one entry says of one answer: worker, number, events.
+Heard = tuple[str, int, "Sequence[ChatEvent]"]
 
 
 @dataclass(slots=True, eq=False)
@@ -50,18 +56,24 @@ class Subscription:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
-    def take(self, worker: str, number: int, events: Sequence[ChatEvent]) -> None:
-        """Deliver a part's events; a repeated part is dropped, a missing one ends the answer."""
-        if number < self.next_number:
-            return
-        if number > self.next_number:
-            self.give([_GAP])
-            return
-        self.next_number = number + 1
-        self.num_heard += 1
-        self.worker = worker
-        if events:
-            self.give(events)
+    def take(self, parts: Sequence[Heard]) -> None:
+        """Deliver the events of parts that came together, in one call.
+
+        A repeated part is dropped, a missing one ends the answer.
+        """
+        ready: list[ChatEvent] = []
+        for worker, number, events in parts:
+            if number < self.next_number:
+                continue
+            if number > self.next_number:
+                ready.append(_GAP)
+                break
+            self.next_number = number + 1
+            self.num_heard += 1
+            self.worker = worker
+            ready += events
+        if ready:
+            self.give(ready)
 
     def give(self, events: Sequence[ChatEvent]) -> None:
         """Deliver events; `done` and `failed` end the answer. After its end nothing happens."""
@@ -126,34 +138,62 @@ class ChatReader:
     async def _run(self) -> None:
         while self._open:
             try:
-                await self._read_once()
+                async with self._connected() as connection:
+                    while self._open:
+                        self._hear(_entries(await self._read(connection)))
+                        await self._trim()
             except (RedisError, OSError) as error:
                 _logger.warning("chat streams cannot be read, trying again: %s", error)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _read_once(self) -> None:
-        ids: dict[Any, Any] = {self._key: self._last_id}
-        found = await self._redis.xread(ids, count=_MAX_ENTRIES, block=_BLOCK_MS)
-        for entry_id, fields in _entries(found):
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[AbstractConnection]:
+        """A connection of its own: the layers of `Redis.xread` cost more than the read itself."""
+        pool = self._redis.connection_pool
+        connection = await pool.get_connection()
+        try:
+            yield connection
+        except BaseException:
+            await connection.disconnect(nowait=True)  # an answer may be under way
+            raise
+        finally:
+            await pool.release(connection)
+
+    async def _read(self, connection: AbstractConnection) -> object:
+        await connection.send_command(
+            "XREAD", "COUNT", _MAX_ENTRIES, "BLOCK", _BLOCK_MS, "STREAMS", self._key, self._last_id
+        )
+        return await connection.read_response()
+
+    def _hear(self, entries: _Entries) -> None:
+        """Hand out what was read, to each answer once."""
+        heard: dict[str, list[Heard]] = {}
+        for entry_id, fields in entries:
             self._last_id = entry_id
             entry = StreamEntry.parse(fields)
             for chat_id, number, events in entry.parts:
-                subscription = self._open.get(chat_id)
-                if subscription is not None:
-                    subscription.take(entry.worker, number, events)
+                heard.setdefault(chat_id, []).append((entry.worker, number, events))
+        for chat_id, parts in heard.items():
+            subscription = self._open.get(chat_id)
+            if subscription is not None:
+                subscription.take(parts)
+
+    async def _trim(self) -> None:
         if time.monotonic() - self._trimmed_s > self._timing.stream_trim_s:
             self._trimmed_s = time.monotonic()
             await self._redis.xtrim(self._key, minid=self._last_id)
 
 
+_Raw = list[tuple[bytes, list[bytes]]]
 _Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 def _entries(found: object) -> _Entries:
-    """XREAD's answer for one key, which is a list of pairs in RESP2 and a mapping in RESP3."""
+    """XREAD's raw answer for one key: pairs in RESP2, a mapping in RESP3; None for nothing."""
     if not found:
         return []
     if isinstance(found, dict):
-        mapping = cast("dict[bytes, list[_Entries]]", found)
-        return next(iter(mapping.values()))[0]
-    return cast("list[tuple[bytes, _Entries]]", found)[0][1]
+        raw = next(iter(cast("dict[bytes, _Raw]", found).values()))
+    else:
+        raw = cast("list[tuple[bytes, _Raw]]", found)[0][1]
+    return [(entry_id, dict(zip(flat[::2], flat[1::2], strict=True))) for entry_id, flat in raw]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from workers.chat.stream import alive_key, cancel_key
+from workers.thread_names import name_this_thread
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -70,6 +71,7 @@ class ChatWatcher:
             entry.cancel()
 
     def _run(self) -> None:
+        name_this_thread(self._thread.name)
         while not self._stopping.wait(self._timing.watch_s):
             with self._lock:
                 chat_ids = list(self._watched)

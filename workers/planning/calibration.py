@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from kernels.calibration.table import (
     Calibration,
-    CalibrationError,
     calibration_path,
     confidence,
     load,
     save,
 )
 from kernels.collectives.topology import Topology, this_topology
+from kernels.table_file import TableFileError
 from workers.planning.inputs import EXIT_OTHER, EXIT_USAGE, data_dir
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_USAGE
     try:
         return _run(options, folder)
-    except (RuntimeError, OSError, CalibrationError) as error:
+    except (RuntimeError, OSError, TableFileError) as error:
         sys.stderr.write(f"lanewise plan: {error}\n")
         return EXIT_OTHER
 
@@ -76,14 +76,15 @@ def _calibration(
 ) -> Calibration:
     """What lies there; measured anew when asked for or where there is none.
 
-    Raises: CalibrationError for a file that is damaged or of another machine: it is not replaced
+    Raises: TableFileError for a file that is damaged or of another machine: it is not replaced
     unasked.
     """
     if path.exists() and not options.calibrate:
         return load(path, here)
     from kernels.calibration.calibrate import calibrate
+    from workers.planning.validation.practice import practised
 
-    found = calibrate(crew, here, _say)
+    found = practised(crew, calibrate(crew, here, _say), _say)
     save(found, path)
     return found
 
@@ -128,6 +129,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--calibrate", action="store_true", help="measure this machine anew")
     parser.add_argument("--validate", action="store_true", help="predict, run and compare")
     parser.add_argument("--data", default="", help="folder of all state")
-    parser.add_argument("--limit", type=float, default=180.0, help="seconds of runs at most")
+    parser.add_argument("--limit", type=float, default=45.0, help="seconds of runs at most")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

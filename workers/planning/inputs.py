@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from kernels.hardware.machine import Machine
     from kernels.plan_formats import Formats
 
+_GGUF_TYPES = {
+    "LlamaForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+}
 EXIT_OTHER, EXIT_USAGE, EXIT_STRICT, EXIT_DOES_NOT_FIT = 1, 2, 3, 4
 
 
@@ -77,7 +83,7 @@ def request_of(sizes: PlanSizes, formats: Formats) -> PlanRequest:
 
 
 def find_model(model: str) -> tuple[str, dict[str, Any]]:
-    """The config behind a preset's name, a folder, or a config.json file."""
+    """The config behind a preset's name, a folder, a config.json or a .gguf file."""
     if model in llm.preset_names():
         return model, llm.preset(model)
     if model in video.preset_names():
@@ -89,7 +95,21 @@ def find_model(model: str) -> tuple[str, dict[str, Any]]:
         return path.name, video.read_folder(path)
     if (path / "config.json").is_file():
         return path.name, llm.read_config(path / "config.json")
+    if path.suffix.lower() == ".gguf" or (path.is_dir() and any(path.glob("*.gguf"))):
+        return path.stem, _gguf_config(model)
     raise PlanFailed(
         f"no model {model!r}: it is no preset ({', '.join(model_names())}), no folder with "
-        "config.json or model_index.json, and no config.json file"
+        "config.json or model_index.json, no config.json file, and no .gguf file"
     )
+
+
+def _gguf_config(model: str) -> dict[str, Any]:
+    """What a GGUF file's metadata say, as a config.json. Raises: LLMError."""
+    from llm_engine.weights.gguf import GgufCheckpoint  # brings torch: for such a file alone
+    from llm_engine.weights.resolve import resolve
+
+    checkpoint = GgufCheckpoint(resolve(model).path)
+    config = dict(checkpoint.config)
+    checkpoint.close()
+    (architecture,) = config["architectures"]
+    return {"model_type": _GGUF_TYPES[architecture], **config}

@@ -34,6 +34,7 @@ from workers.planning.inputs import (
     find_model,
     request_of,
 )
+from workers.planning.local_engine import local_engine_of
 from workers.planning.serving import serving_of
 
 if TYPE_CHECKING:
@@ -97,32 +98,54 @@ def main(arguments: Sequence[str]) -> int:
     if calibration.FLAGS & set(arguments):
         return calibration.main(arguments)
     options = _parser().parse_args(arguments)
-    sizes = PlanSizes(
-        prefill_tokens=options.prefill_tokens,
-        context=options.context,
-        batch=options.batch,
-        width=options.width,
-        height=options.height,
-        num_frames=options.frames,
-        cache=options.cache,
-    )
     try:
+        sizes = _sizes(options)
         plan = make_plan(options.model, options.machine, sizes)
         found = serving_of(options, sizes) or clip_of(options, sizes)
+        engine = local_engine_of(options.model, options.machine, sizes.context)
     except PlanFailed as error:
         sys.stderr.write(f"lanewise plan: {error}\n")
         return EXIT_USAGE
     if options.json:
-        layout = {"layout": found.as_dict()} if found else {}
-        sys.stdout.write(json.dumps({**plan.as_dict(), **layout}, indent=1) + "\n")
+        more = {"layout": found, "engine": engine}
+        parts = {name: part.as_dict() for name, part in more.items() if part}
+        sys.stdout.write(json.dumps({**plan.as_dict(), **parts}, indent=1) + "\n")
     else:
         from workers.planning.plan_tables import print_plan
 
         if found:
             found.show()
         print_plan(plan)
+        if engine:
+            engine.show()
     code = refuse(plan, Tier(options.floor)) if options.strict else 0
-    return code or (found.exit_code if found else 0)
+    return code or next((part.exit_code for part in (found, engine) if part and part.exit_code), 0)
+
+
+def _sizes(options: argparse.Namespace) -> PlanSizes:
+    """The sizes asked for; a context that nobody gave follows from the prompt, if that was given.
+
+    Raises: PlanFailed for a request that is longer than its context.
+    """
+    request = options.prompt_tokens + options.answer_tokens if options.prompt_tokens else 0
+    context = options.context
+    if context is None:
+        context = request or PlanSizes().context
+    if request > context:
+        raise PlanFailed(
+            f"--prompt-tokens {options.prompt_tokens} and --answer-tokens "
+            f"{options.answer_tokens} make {request}, above --context {context}: raise the "
+            "context, or leave it out"
+        )
+    return PlanSizes(
+        prefill_tokens=options.prefill_tokens,
+        context=context,
+        batch=options.batch,
+        width=options.width,
+        height=options.height,
+        num_frames=options.frames,
+        cache=options.cache,
+    )
 
 
 def refuse(plan: LaunchPlan, floor: Tier) -> int:
@@ -145,11 +168,12 @@ def add_strictness(parser: argparse.ArgumentParser) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lanewise plan", description=__doc__)
-    parser.add_argument("model", help="preset, folder, or config.json")
+    parser.add_argument("model", help="preset, folder, config.json, or .gguf file")
     add_strictness(parser)
     parser.add_argument("--cache", choices=["auto", "bf16", "fp8"], default="auto")
-    for name, default in (("prefill-tokens", 0), ("context", 8192), ("batch", 1)):
+    for name, default in (("prefill-tokens", 0), ("context", None), ("batch", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--prompt-tokens", type=int, default=0)
     for name in ("width", "height", "frames"):
         parser.add_argument(f"--{name}", type=int, default=0)
     parser.add_argument("--goal", choices=["ttft", "throughput", "context"], default="ttft")
@@ -158,4 +182,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wire", choices=["bf16", "int8"], default="bf16")
     parser.add_argument("--price-per-hour", type=float, default=0.0)
     parser.add_argument("--against", default="", help="a machine to compare with")
+    parser.add_argument("--data", default="", help="folder of calibrations")
     return parser

@@ -12,9 +12,9 @@ from kernels.hardware.errors import HardwareError
 from kernels.plan_formats import choose_formats
 from llm_engine.errors import LLMError
 from llm_engine.plan import families as llm
+from llm_engine.plan.load import Estimate
 from llm_engine.plan.search.serving import plan_serving
 from llm_engine.plan.search.serving_plan import DoesNotFit, ServingPlan, Workload
-from workers.planning.calibration import confidence_text
 from workers.planning.inputs import (
     EXIT_DOES_NOT_FIT,
     PlanFailed,
@@ -23,9 +23,11 @@ from workers.planning.inputs import (
     find_model,
     request_of,
 )
+from workers.planning.measured import NOT_HERE, basis_text, measured_here
 from workers.planning.plan_tables import print_table
 
 if TYPE_CHECKING:
+    from kernels.cost_model.calibrated import MeasuredRates
     from kernels.hardware.machine import Machine
 
 
@@ -40,6 +42,7 @@ class Serving:
     against: str
     other: ServingPlan | DoesNotFit | None
     price_per_hour: float
+    calibration: str  # which table is behind the figures, or why none is
 
     @property
     def cost_per_million(self) -> float | None:
@@ -56,10 +59,11 @@ class Serving:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         if isinstance(self.plan, DoesNotFit):
-            return {"fits": False, "reason": str(self.plan)}
+            return {"fits": False, "cause": self.plan.cause, "reason": str(self.plan)}
         return {
             "fits": True,
             **self.plan.as_dict(),
+            "calibration": self.calibration,
             "cost_per_million_tokens": self.cost_per_million,
             "against": _gap(self),
         }
@@ -69,9 +73,8 @@ class Serving:
         if isinstance(self.plan, DoesNotFit):
             sys.stderr.write(f"lanewise plan: {self.model} {self.plan}\n")
             return
-        title = (
-            f"{self.model}: goal {self.work.goal}; predicted, with the interval of stated errors"
-        )
+        basis = self.plan.basis.word
+        title = f"{self.model}: goal {self.work.goal}; predicted from {basis} rates, with intervals"
         print_table(title, ("", "prefill", "decode"), _phase_rows(self.plan))
         print_table("", ("", ""), [*_rows(self, self.plan)])
         rejected = [(r.phase, r.layout, r.reason) for r in self.plan.rejected]
@@ -96,7 +99,7 @@ def serving_of(options: argparse.Namespace, sizes: PlanSizes) -> Serving | None:
             return None
         machine = find_machine(options.machine)
         work = Workload(
-            prompt_tokens=max(1, sizes.context - options.answer_tokens),
+            prompt_tokens=options.prompt_tokens or max(1, sizes.context - options.answer_tokens),
             answer_tokens=options.answer_tokens,
             num_clients=options.clients,
             goal=options.goal,
@@ -104,24 +107,34 @@ def serving_of(options: argparse.Namespace, sizes: PlanSizes) -> Serving | None:
             chunk=sizes.prefill_tokens,
         )
         other = find_machine(options.against) if options.against else None
+        measured, calibration = None, NOT_HERE
+        if not options.machine:
+            measured, calibration = measured_here(options.data)
         return Serving(
             model=name,
             machine=options.machine,
             work=work,
-            plan=_one(name, raw, machine, sizes, work),
+            plan=_one(name, raw, machine, sizes, work, measured),
             against=options.against,
             other=_one(name, raw, other, sizes, work) if other else None,
             price_per_hour=options.price_per_hour,
+            calibration=calibration,
         )
     except (HardwareError, LLMError, KernelError, ValueError) as error:
         raise PlanFailed(str(error)) from error
 
 
 def _one(
-    name: str, raw: dict[str, Any], machine: Machine, sizes: PlanSizes, work: Workload
+    name: str,
+    raw: dict[str, Any],
+    machine: Machine,
+    sizes: PlanSizes,
+    work: Workload,
+    measured: MeasuredRates | None = None,
 ) -> ServingPlan | DoesNotFit:
     formats = choose_formats(machine, is_quantised=llm.is_quantised(raw), asked_cache=sizes.cache)
-    return plan_serving(raw, request_of(sizes, formats), machine, work, name=name)
+    request = request_of(sizes, formats)
+    return plan_serving(raw, request, machine, work, name=name, measured=measured)
 
 
 def _phase_rows(plan: ServingPlan) -> list[tuple[str, str, str]]:
@@ -170,7 +183,7 @@ def _rows(found: Serving, plan: ServingPlan) -> list[tuple[str, str]]:
         rows.append(
             (
                 f"{found.work.num_clients} callers",
-                f"TTFT P50 {load.ttft_p50_s.value:.2f} s, P95 {load.ttft_p95_s.value:.2f} s, "
+                f"TTFT P50 {_estimate(load.ttft_p50_s)}, P95 {_estimate(load.ttft_p95_s)}, "
                 f"{load.requests_per_s:.3g} requests/s, {load.binds} binds",
             )
         )
@@ -182,10 +195,14 @@ def _rows(found: Serving, plan: ServingPlan) -> list[tuple[str, str]]:
     if found.other is not None:
         rows.append((f"against {found.against}", str(_gap(found)["text"])))
     rows += [("note", note) for note in plan.notes]
-    rows.append(("confidence", confidence_text(found.machine, plan.assumed)))
+    rows.append(("confidence", basis_text(plan.basis, found.calibration)))
     machine = f" --machine {found.machine}" if found.machine else ""
     rows.append(("all values", f"lanewise plan {found.model}{machine} --json"))
     return rows
+
+
+def _estimate(found: Estimate) -> str:
+    return f"{found.value:.2f} s [{found.low:.2f}..{found.high:.2f}]"
 
 
 def _today(found: Serving, plan: ServingPlan) -> str:

@@ -7,16 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from kernels.errors import ImplUnavailable, StrictRefusal
-from llm_engine.config import EngineConfig
 from llm_engine.engine import LLMEngine
 from llm_engine.errors import InvalidConfig, ModelNotFound, UnsupportedModel
 from llm_engine.loop import EngineLoop
 from workers.chat.stream import ChatTiming
+from workers.llm_settings import engine_config
 from workers.processes.llm_ranks import load_over_ranks
 from workers.processes.llm_serving import serve_engine
 from workers.processes.worker_process import Consumer, Loaded, WorkerParts, WorkerRole, run_worker
 from workers.protocol import LLMLimits
-from workers.settings import parse_adapters
 
 if TYPE_CHECKING:
     from workers.ranks.group import RankGroup
@@ -64,32 +63,6 @@ def main(settings: Settings) -> int:
     except tuple(kind for kind, _ in _REFUSALS) as error:
         _logger.error("%s", error)
         return next(code for kind, code in _REFUSALS if isinstance(error, kind))
-
-
-def engine_config(settings: Settings) -> EngineConfig:
-    """The engine's settings from the deployment's; 0 and "" mean the engine's own choice."""
-    return EngineConfig(
-        model=settings.llm_model,
-        dtype=settings.dtype,
-        max_model_len=settings.llm_max_model_len or None,
-        max_num_seqs=settings.llm_max_num_seqs,
-        prefill_chunk_tokens=settings.llm_prefill_chunk_tokens or None,
-        kv_cache_bytes=settings.llm_kv_cache_bytes or None,
-        max_queued=settings.max_chat_streams,
-        num_threads=settings.num_threads or None,
-        strict_floor=settings.llm_strict_floor or None,
-        weights=settings.llm_weights,
-        prefix_cache=settings.llm_prefix_cache,
-        isolate_tenants=settings.llm_isolate_tenants,
-        host_cache_bytes=settings.llm_host_cache_bytes,
-        speculation=settings.llm_speculation,
-        preemption=settings.llm_preemption,
-        batch_invariant=settings.llm_batch_invariant,
-        max_step_delay_s=settings.llm_max_step_delay_s or None,
-        adapters=parse_adapters(settings.llm_adapters),
-        grammar_timeout_s=settings.llm_grammar_timeout_s,
-        layout=settings.llm_layout,
-    )
 
 
 def load_engine(settings: Settings) -> Loaded[ServedEngine]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kernels.collectives.schedules.graph import Node, Schedule, on_all_ranks
+from kernels.collectives.schedules.nodes import collective, compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,27 +26,6 @@ class LayerWork:
     wire_bytes: int
 
 
-def _compute(name: str, duration_s: float, *after: str) -> Node:
-    return Node(
-        name=name, rank=0, stream="compute", kind="compute", duration_s=duration_s, after=after
-    )
-
-
-def _collective(
-    name: str, operation: str, size_bytes: float, *after: str, stream: str = "wire"
-) -> Node:
-    return Node(
-        name=name,
-        rank=0,
-        stream=stream,
-        kind="collective",
-        operation=operation,
-        size_bytes=round(size_bytes),
-        after=after,
-        resource=stream,
-    )
-
-
 def blocking_layers(size: int, layers: Sequence[LayerWork]) -> Schedule:
     """Computation and reductions one after the other: what the others are compared with."""
     nodes: list[Node] = []
@@ -54,8 +34,8 @@ def blocking_layers(size: int, layers: Sequence[LayerWork]) -> Schedule:
         for part, duration_s in (("attention", work.attention_s), ("mlp", work.mlp_s)):
             name, reduce_name = f"{part}.{index}.0", f"reduce_{part}.{index}.0"
             nodes += [
-                _compute(name, duration_s, *last),
-                _collective(reduce_name, "all_reduce", work.wire_bytes, name),
+                compute(name, duration_s, *last),
+                collective(reduce_name, "all_reduce", work.wire_bytes, name),
             ]
             last = (reduce_name,)
     return on_all_ranks("blocking layers", size, nodes)
@@ -90,8 +70,8 @@ def _chunked(
                 after = _needed(part, index, chunk, has_order=has_order)
                 size_bytes = work.wire_bytes * share
                 nodes += [
-                    _compute(here, duration_s * share, *after),
-                    _collective(f"reduce_{here}", "all_reduce", size_bytes, here),
+                    compute(here, duration_s * share, *after),
+                    collective(f"reduce_{here}", "all_reduce", size_bytes, here),
                 ]
     return on_all_ranks(name, size, nodes)
 
@@ -105,52 +85,14 @@ def _needed(part: str, index: int, chunk: int, *, has_order: bool) -> list[str]:
     return own + earlier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextWork:
-    """One layer of one rank's chunk of rows, where ranks hold rows and gather keys and values.
-
-    `project_s` is up to keys and values, `attend_s` all after the gather.
-    Units: seconds; `wire_bytes` are the gathered keys and values of all ranks' chunks.
-    """
-
-    project_s: float
-    attend_s: float
-    wire_bytes: int
-
-
-def context_split(size: int, layers: Sequence[Sequence[ContextWork]]) -> Schedule:
-    """Rows on ranks, in chunks: layers[layer][chunk]; the gather of one under another's rows.
-
-    A chunk attends to what its gather and those of the chunks before it brought. It goes on to
-    the next layer's keys and values before the chunk after it attends, so that their gather has
-    that chunk to hide under.
-    """
-    nodes: list[Node] = []
-    for chunk, work in enumerate(layers[0]):
-        nodes += _gathered(0, chunk, work)
-    for index, works in enumerate(layers):
-        for chunk, work in enumerate(works):
-            name = f"attend.{index}.{chunk}"
-            nodes.append(_compute(name, work.attend_s, f"gather.{index}.{chunk}"))
-            if index + 1 < len(layers):
-                nodes += _gathered(index + 1, chunk, layers[index + 1][chunk])
-    return on_all_ranks("context split", size, nodes)
-
-
-def _gathered(index: int, chunk: int, work: ContextWork) -> list[Node]:
-    name = f"project.{index}.{chunk}"
-    gather = _collective(f"gather.{index}.{chunk}", "all_gather", work.wire_bytes, name)
-    return [_compute(name, work.project_s), gather]
-
-
 def split_gemm(size: int, gemm_s: float, wire_bytes: int, num_chunks: int) -> Schedule:
     """A product in chunks of rows, each scattered while the next one is computed."""
     nodes: list[Node] = []
     for chunk in range(num_chunks):
         name = f"gemm.0.{chunk}"
         nodes += [
-            _compute(name, gemm_s / num_chunks),
-            _collective(f"scatter.0.{chunk}", "reduce_scatter", wire_bytes / num_chunks, name),
+            compute(name, gemm_s / num_chunks),
+            collective(f"scatter.0.{chunk}", "reduce_scatter", wire_bytes / num_chunks, name),
         ]
     return on_all_ranks("split product", size, nodes)
 
@@ -160,11 +102,11 @@ def expert_dispatch(
 ) -> Schedule:
     """The shared expert computes while tokens travel to the routed ones."""
     nodes = [
-        _collective("dispatch", "all_to_all", dispatch_bytes),
-        _compute("shared", shared_s),
-        _compute("routed", routed_s, "dispatch"),
-        _collective("combine", "all_to_all", combine_bytes, "routed"),
-        _compute("add", 0.0, "combine"),
+        collective("dispatch", "all_to_all", dispatch_bytes),
+        compute("shared", shared_s),
+        compute("routed", routed_s, "dispatch"),
+        collective("combine", "all_to_all", combine_bytes, "routed"),
+        compute("add", 0.0, "combine"),
     ]
     return on_all_ranks("shared expert under dispatch", size, nodes)
 
@@ -178,8 +120,8 @@ def ring_attention(size: int, block_s: float, block_bytes: int) -> Schedule:
     for step in range(size):
         if step + 1 < size:
             after = ([f"pass.{step}"] if step else []) + ([f"attend.{step - 1}"] if step else [])
-            nodes.append(_collective(f"pass.{step + 1}", "swap", block_bytes, *after))
-        nodes.append(_compute(f"attend.{step}", block_s, *([f"pass.{step}"] if step else [])))
+            nodes.append(collective(f"pass.{step + 1}", "swap", block_bytes, *after))
+        nodes.append(compute(f"attend.{step}", block_s, *([f"pass.{step}"] if step else [])))
     return on_all_ranks("ring attention", size, nodes)
 
 
@@ -195,9 +137,9 @@ def head_groups(
     for group in range(num_groups):
         arrive, attend, leave = (f"{what}.{group}" for what in ("arrive", "attend", "return"))
         nodes += [
-            _collective(arrive, "all_to_all", in_bytes / num_groups, stream="wire-in"),
-            _compute(attend, attend_s / num_groups, arrive),
-            _collective(leave, "all_to_all", out_bytes / num_groups, attend),
+            collective(arrive, "all_to_all", in_bytes / num_groups, stream="wire-in"),
+            compute(attend, attend_s / num_groups, arrive),
+            collective(leave, "all_to_all", out_bytes / num_groups, attend),
         ]
     return on_all_ranks("head groups", size, nodes)
 
@@ -214,7 +156,7 @@ def pipeline(stage_s: Sequence[Sequence[float]], chunk_bytes: Sequence[int]) -> 
         for chunk, duration_s in enumerate(durations_s):
             if rank:
                 nodes.append(_message("receive", rank, rank - 1, chunk, chunk_bytes[chunk]))
-            stage = _compute(f"stage.{chunk}", duration_s, *([f"receive.{chunk}"] if rank else []))
+            stage = compute(f"stage.{chunk}", duration_s, *([f"receive.{chunk}"] if rank else []))
             nodes.append(replace(stage, rank=rank))
             if rank < last:
                 nodes.append(_message("send", rank, rank + 1, chunk, chunk_bytes[chunk]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -29,13 +28,9 @@ def with_durations(schedule: Schedule, seconds: Mapping[Place, float]) -> Schedu
     return replace(schedule, nodes=nodes)
 
 
-def median_seconds(runs: Sequence[Sequence[Ran]]) -> dict[str, float]:
-    """The median duration of each node of one rank over several runs of a schedule."""
-    found: dict[str, list[float]] = {}
-    for run in runs:
-        for ran in run:
-            found.setdefault(ran.node.name, []).append(ran.end_s - ran.begin_s)
-    return {name: statistics.median(seconds) for name, seconds in found.items()}
+def core_seconds(run: Sequence[Ran]) -> dict[str, float]:
+    """What each computation of a rank's run took of a core, by the node's name."""
+    return {ran.node.name: ran.core_s for ran in run if ran.node.kind == "compute"}
 
 
 def duration_s(run: Sequence[Ran]) -> float:

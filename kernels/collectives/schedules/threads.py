@@ -14,11 +14,16 @@ Actions = Mapping[str, Callable[[], object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """When a node ran, in seconds from the start of the schedule."""
+    """When a node ran, in seconds from the start of the schedule.
+
+    `core_s` is how long its thread had a core meanwhile: what the node takes on a quiet machine,
+    whoever else ran. Work in a library's further threads is not in it; 0 where nobody looked.
+    """
 
     node: Node
     begin_s: float
     end_s: float
+    core_s: float = 0.0
 
 
 def run_serially(schedule: Schedule, rank: int, actions: Actions) -> list[Ran]:
@@ -93,7 +98,7 @@ class _Run:
         for node in nodes:
             if not self._may_begin(node):
                 return
-            begin_s = time.perf_counter() - self._begin_s
+            begin_s, begin_core_s = time.perf_counter() - self._begin_s, time.thread_time()
             try:
                 self._actions[node.name]()
             except BaseException as error:  # noqa: BLE001 - raised again by run_threads
@@ -101,8 +106,9 @@ class _Run:
                 self._fail(error)
                 return
             end_s = time.perf_counter() - self._begin_s
+            core_s = time.thread_time() - begin_core_s
             with self._changed:
-                self.ran.append(Ran(node=node, begin_s=begin_s, end_s=end_s))
+                self.ran.append(Ran(node=node, begin_s=begin_s, end_s=end_s, core_s=core_s))
                 self._done.add(node.name)
                 self._changed.notify_all()
 

@@ -8,9 +8,10 @@ from typing import Literal
 
 from kernels.collectives.choice import SEED, Knowledge
 from kernels.collectives.topology import Topology, this_topology
-from kernels.collectives.tuning.table import Table, TableError, load
+from kernels.collectives.tuning.table import Table, load
 from kernels.ledger import Decision, Ledger, Rejection
 from kernels.spec import Tier
+from kernels.table_file import TableFileError, short_digest
 
 FOLDER = "collectives"
 REMEDY = "measure with `lanewise tune`"
@@ -34,8 +35,7 @@ class Found:
 
 def table_path(data_dir: Path, here: Topology, num_ranks: int) -> Path:
     """The file of a machine and a number of ranks in a data folder."""
-    digest = here.fingerprint.partition(":")[2][:12]
-    return data_dir / FOLDER / f"{digest}-{num_ranks}-ranks.json"
+    return data_dir / FOLDER / f"{short_digest(here.fingerprint)}-{num_ranks}-ranks.json"
 
 
 def find_table(data_dir: Path, here: Topology, num_ranks: int) -> Found:
@@ -45,7 +45,7 @@ def find_table(data_dir: Path, here: Topology, num_ranks: int) -> Found:
         return _of_another_time(path, here, num_ranks)
     try:
         table = load(path, here, num_ranks)
-    except TableError as error:
+    except TableFileError as error:
         return Found(state="unreadable", path=path, reason=str(error), remedy=REMEDY)
     measured = f"measured {table.made} in {table.duration_s:.0f} s"
     if table.is_complete:
@@ -77,7 +77,7 @@ def _of_another_time(path: Path, here: Topology, num_ranks: int) -> Found:
         return Found(state="absent", path=path, reason=reason, remedy=REMEDY)
     try:
         load(others[-1], here, num_ranks)
-    except TableError as error:
+    except TableFileError as error:
         return Found(state="stale", path=path, reason=str(error), remedy=REMEDY)
     reason = f"{others[-1]} was renamed: its facts are this machine's, its name is not"
     return Found(state="stale", path=path, reason=reason, remedy=f"rename it to {path.name}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -12,15 +9,16 @@ from typing import Any
 
 from kernels.collectives.choice import SEED, Knowledge
 from kernels.collectives.costs import LinkCosts
-from kernels.collectives.topology import Topology, fingerprint_of
+from kernels.collectives.topology import Topology
+from kernels.table_file import TableFileError, TableFormat, fingerprint_of
 
-SCHEMA = 2
+FORMAT = TableFormat(
+    noun="table of collectives",
+    schema=3,
+    remedy="delete it and measure again with `lanewise tune`, or go on with the seeds",
+)
 # A gain below this is within what two runs of the same code differ by.
 LEAST_GAIN = 1.05
-
-
-class TableError(ValueError):
-    """A file that is no table, or one of another machine; the message names what is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,57 +112,22 @@ class Table:
 
 def save(table: Table, path: Path) -> Path:
     """Write the table whole or not at all."""
-    text = json.dumps(
-        {"schema": SCHEMA, "fingerprint": table.fingerprint, **asdict(table)}, indent=1
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(name, path)
-    return path
+    return FORMAT.write(path, table.facts, asdict(table))
 
 
 def load(path: Path, here: Topology, num_ranks: int) -> Table:
     """The table of a file, if it is one and was measured on a machine like this.
 
-    Raises: TableError naming the key that is wrong, or every fact that differs and both values.
+    Raises: TableFileError naming the key that is wrong, or what differs and both values.
     """
-    try:
-        record = json.loads(path.read_text())
-        table = _parse(record)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TableError(
-            f"{path} is no table of collectives ({type(error).__name__}: {error}): delete it and "
-            "measure again, or go on with the seeds"
-        ) from error
-    if record["fingerprint"] != table.fingerprint:
-        raise TableError(f"{path}: its facts are not those of its fingerprint: it was edited")
-    _check_facts(path, table.facts, here.facts())
+    table = FORMAT.read(path, here.facts(), _parse)
     others = {entry.n for entry in table.entries} - {num_ranks}
     if others:
-        raise TableError(f"{path}: measured with {sorted(others)} ranks, here are {num_ranks}")
+        raise TableFileError(f"{path}: measured with {sorted(others)} ranks, here are {num_ranks}")
     return table
 
 
-def _check_facts(path: Path, measured: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    names = sorted({*measured, *here})
-    differing = [
-        f"{name}: measured with {measured.get(name, 'absent')}, here is {here.get(name, 'absent')}"
-        for name in names
-        if measured.get(name) != here.get(name)
-    ]
-    if differing:
-        raise TableError(
-            f"{path} was measured on another machine: {'; '.join(differing)}. Measure again"
-        )
-
-
 def _parse(record: Mapping[str, Any]) -> Table:
-    if record["schema"] != SCHEMA:
-        raise ValueError(f"schema {record['schema']}, this reads {SCHEMA}")
     given = {field.name: record[field.name] for field in fields(Table)}
     given["model"] = {name: LinkCosts(**costs) for name, costs in given["model"].items()}
     given["entries"] = tuple(_entry(row) for row in given["entries"])

@@ -12,9 +12,10 @@ extern "C" {
 
 LW_EXPORT const char* lw_backend() {
 #ifdef LW_TILES
-  if (tiles::are_allowed()) return "avx512-vnni+amx";
-#endif
+  return tiles::are_allowed() ? "avx512-vnni+amx" : "avx512-vnni (the system refuses AMX tiles)";
+#else
   return simd::kName;
+#endif
 }
 LW_EXPORT int32_t lw_lanes() { return simd::kLanes; }
 

@@ -1,26 +1,33 @@
 """What a back-test predicts with: prefill rate, cache capacity, P95 of a load, seconds of a step.
 
-Each is a frozen record of inputs with one figure. Work comes from the models' own op costs and
-exchanges from the collectives' formulas, so no figure here has a cost model of its own.
+Each is a frozen record of inputs with one figure. Steps and caches are predicted by the search's
+own functions (search/predict.py, search/memory.py): no figure here has a cost model of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
 
-from kernels.collectives import costs
-from llm_engine.plan.config_fields import ConfigFields
-from llm_engine.plan.families import describe, preset
+from kernels.cost_model.exchange import bus_exchange
+from kernels.cost_model.rates import DeviceRates, flat_rates, product_rates
+from kernels.hardware.products import load_product
+from llm_engine.plan.families import preset
 from llm_engine.plan.load import Load, ttft_s
 from llm_engine.plan.queueing import ServiceTimes
 from llm_engine.plan.request import PlanRequest
+from llm_engine.plan.search.layout import Layout
+from llm_engine.plan.search.memory import token_bytes
+from llm_engine.plan.search.model_steps import ModelSteps
+from llm_engine.plan.search.predict import Setting
+from llm_engine.plan.search.prediction import StepPrediction, StepSize
+from llm_engine.plan.search.prompt import prompt_steps
 
-LAYOUTS = ("tp", "cp-agrs", "cp-ep")
-_KV_ROW_BYTES = 1200  # gathered for a token and a layer under context parallelism: upper bound
-_ACTIVATION_BYTES = 2
+LAYOUTS = ("tp", "tp-ep", "cp-agrs", "cp-ep")
+# A card of one rate counts what memory takes in that rate.
+_NO_BOUND_BYTES_S = 1e18
 
 
 class Predictor(Protocol):
@@ -32,51 +39,36 @@ class Predictor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelWork:
-    """What a token of a prompt costs. Units: operations; `layers` run on every prompt token."""
-
-    flops_per_token: float
-    layers: int
-    width: int
-    experts_per_token: int
-
-
 @cache
-def work_of(model: str, context: int) -> ModelWork:
-    """The mean over a whole prompt of `context` tokens of a preset."""
-    fields = ConfigFields(preset(model))
-    request = PlanRequest(prefill_tokens=context, context=context, cache="fp8")
-    phase = describe(preset(model), request, name=model).phase("prefill")
-    flops = sum(g.num_layers * u.count * u.cost.flops for g in phase.groups for u in g.uses)
-    sources = fields.counts("kv_source_layer_ids")
-    return ModelWork(
-        flops_per_token=flops / context,
-        layers=max(sources) if sources else fields.count("num_hidden_layers"),
-        width=fields.count("hidden_size"),
-        experts_per_token=fields.count("num_experts_per_tok"),
-    )
+def steps_of(model: str) -> ModelSteps:
+    """The steps of a preset with cached rows in fp8, as all published figures have them."""
+    return ModelSteps(preset(model), PlanRequest(cache="fp8"), model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """Prefill rate of a model on cards joined by links, in tokens a second.
+    """Prefill rate of one prompt of `context` tokens on cards joined by links, in tokens a second.
 
-    `card_tflops` is what the kernels of one card reach over the whole step; `hidden` the share of
-    the shorter of computation and transfer that runs under the longer; `fan_ratio` the rate of an
-    all-to-all over that of a ring.
-    Raises: ValueError for a layout or wire that is not known.
+    Either `product` names the card, whose data sheet and table of efficiencies give its rates, or
+    `card_tflops` is what the kernels of one card reach over the whole step. `num_chunks` of a step
+    overlap; `shards` cards divide the cached rows of a prompt, which each chunk gathers;
+    `hides_all`: the shorter of computation and transfer costs nothing, which is a limit.
+    `fan_ratio` is the rate of an all-to-all over that of a ring.
+    Raises: ValueError for a layout or wire that is not known, or a card that is given twice or not.
     """
 
     model: str
     context: int
     cards: int
-    card_tflops: float
     ring_gb_s: float
+    card_tflops: float = 0.0
+    product: str = ""
     kernel_gain: float = 1.0
     layout: str = "tp"
     wire: str = "bf16"
-    hidden: float = 0.0
+    num_chunks: int = 1
+    shards: int = 1
+    hides_all: bool = False
     fan_ratio: float = 0.5
     latency_us: float = 6.0
     chunk: int = 8192
@@ -87,38 +79,48 @@ class Prefill:
                 f"layout {self.layout!r} with wire {self.wire!r}: layouts are "
                 f"{', '.join(LAYOUTS)}, wires are bf16 and int8"
             )
+        if (self.card_tflops > 0) == bool(self.product):
+            raise ValueError(
+                f"card_tflops is {self.card_tflops:g} and product {self.product!r}: exactly one "
+                "of them says how fast a card is"
+            )
 
     @property
-    def compute_s(self) -> float:
-        """Of one token."""
-        work = work_of(self.model, self.context)
-        return work.flops_per_token / (self.cards * self.card_tflops * self.kernel_gain * 1e12)
-
-    @property
-    def wire_s(self) -> float:
-        """Of one token, everything that it sends."""
-        work, ring = work_of(self.model, self.context), self.ring_gb_s * 1e9
-        link = costs.LinkCosts(
-            latency_s=self.latency_us * 1e-6, ring_bytes_s=ring, fan_bytes_s=ring * self.fan_ratio
+    def steps(self) -> tuple[StepPrediction, ...]:
+        """The chunks of the prompt, each predicted as the search does it."""
+        setting = Setting(
+            rates=self._rates(),
+            exchange=bus_exchange(
+                self.ring_gb_s * 1e9, fan_share=self.fan_ratio, latency_s=self.latency_us * 1e-6
+            ),
+            num_devices=self.cards,
         )
-        ratio = costs.INT8_RATIO if self.wire == "int8" else 1.0
-        hidden_bytes = self.chunk * work.width * _ACTIVATION_BYTES * ratio
-        rows_s = costs.half_ring_s(self.chunk * _KV_ROW_BYTES, self.cards, link)
-        if self.layout == "tp":
-            layer_s = 2 * costs.ring_s(hidden_bytes, self.cards, link)
-        elif self.layout == "cp-agrs":
-            layer_s = 2 * costs.half_ring_s(hidden_bytes, self.cards, link) + rows_s
-        else:
-            reached = self.cards * (1 - (1 - 1 / self.cards) ** work.experts_per_token)
-            sent = hidden_bytes * reached / self.cards
-            layer_s = 2 * costs.all_to_all_s(sent, self.cards, link) + rows_s
-        return work.layers * layer_s / self.chunk
+        chunk = min(self.chunk, self.context)
+        return prompt_steps(steps_of(self.model), setting, self._layout(), chunk, self.context)
 
     @property
     def figure(self) -> float:
         """Tokens a second."""
-        compute_s, wire_s = self.compute_s, self.wire_s
-        return 1 / (compute_s + wire_s - self.hidden * min(compute_s, wire_s))
+        if not self.hides_all:
+            return self.context / sum(step.seconds for step in self.steps)
+        wires = [(step, step.parts.wire + step.parts.latency) for step in self.steps]
+        longer = (max(step.parts.total_s - wire_s, wire_s) for step, wire_s in wires)
+        return self.context / sum(longer)
+
+    def _layout(self) -> Layout:
+        whole = Layout(wire=self.wire, num_chunks=self.num_chunks, kv_shard=self.shards)
+        if self.layout in ("tp", "tp-ep"):
+            experts = "columns" if self.layout == "tp" else "reduce"
+            return replace(whole, tp=self.cards, experts=experts)
+        experts = "gather" if self.layout == "cp-agrs" else "exchange"
+        return replace(whole, cp=self.cards, experts=experts)
+
+    def _rates(self) -> DeviceRates:
+        if self.product:
+            found = product_rates(load_product(self.product), has_fp8_math=True)
+            return found.scaled(flops=self.kernel_gain)
+        flops_s = self.card_tflops * 1e12 * self.kernel_gain
+        return flat_rates(flops_s, _NO_BOUND_BYTES_S, memory_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +138,11 @@ class CacheCapacity:
     @property
     def figure(self) -> float:
         """Tokens."""
-        request = PlanRequest(cache="fp8")
-        rows = describe(preset(self.model), request, name=self.model).rows
-        whole = sum(
-            group.bytes_per_token
-            / (1 if self.replicates_index and "indexer" in group.name else self.shards)
-            for group in rows
-        )
-        return self.memory_gb * 1e9 / whole
+        steps = steps_of(self.model)
+        rows = steps.at(StepSize(phase="decode", rows=1, context=1)).rows
+        layout = Layout(tp=self.shards, kv_shard=self.shards)
+        replicated = "indexer" if self.replicates_index else ""
+        return self.memory_gb * 1e9 / token_bytes(rows, steps.facts, layout, replicated=replicated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,7 @@ def _ways(facts: ModelFacts, tp: int, rest: int) -> tuple[Experts, ...]:
     if tp * rest == 1:
         return ("local",)
     if rest == 1:
-        return ("reduce",)
+        return ("columns", "reduce")
     return ("gather", "exchange", "local")
 
 
@@ -83,7 +83,9 @@ def _against(facts: ModelFacts, layout: Layout) -> str:
         return "a recurrent state is passed from token to token: no cut by tokens"
     if layout.pp > facts.num_layers:
         return f"{facts.num_layers} layers make no {layout.pp} stages"
-    if facts.num_experts and facts.num_experts % layout.width:
+    if layout.experts == "columns" and facts.expert_columns % layout.width:
+        return f"{facts.expert_columns} channels of an expert cannot be divided by {layout.width}"
+    if layout.experts in ("reduce", "gather", "exchange") and facts.num_experts % layout.width:
         return f"{facts.num_experts} experts cannot be divided by {layout.width}"
     return ""
 

@@ -57,7 +57,8 @@ def bar_s(pair: Pair, best: Pair, setting: Setting, work: Workload) -> float:
     """Error of the difference of two pairs in the seconds of the goal."""
 
     def of(one: StepPrediction, other: StepPrediction, times: float, times_other: float) -> float:
-        return (one.parts * times).difference_error_s(other.parts * times_other, setting.errors)
+        ours, theirs = one.exposed * times, other.exposed * times_other
+        return ours.difference_error_s(theirs, setting.errors)
 
     share = 0.1 if work.goal == "ttft" else 1.0
     tokens = work.prompt_tokens

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 from llm_engine.plan.search.work import stage_layers
 
 if TYPE_CHECKING:
-    from kernels.layer_groups import ModelShape
+    from collections.abc import Iterable
+
+    from kernels.layer_groups import ModelShape, RowGroup
     from llm_engine.plan.search.layout import Layout
-    from llm_engine.plan.search.model_steps import ModelSteps
+    from llm_engine.plan.search.model_steps import ModelFacts, ModelSteps
     from llm_engine.plan.search.prediction import StepSize
 
 _RUNTIME_BYTES = 1.0e9  # context of the driver, libraries, graphs: assumed
 _CPU_RUNTIME_BYTES = 0.6e9
-_SAFETY = 0.04  # of the memory: fragmentation and what nobody counted
+SAFETY = 0.04  # of the memory: fragmentation and what nobody counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +56,38 @@ def memory_use(
     shape, facts = steps.at(size), steps.facts
     weights = weight_bytes(shape, prefill, decode, steps)
     workspace = _workspace(steps, prefill, size)
-    reserved = (_CPU_RUNTIME_BYTES if is_cpu else _RUNTIME_BYTES) + _SAFETY * total_bytes
+    reserved = (_CPU_RUNTIME_BYTES if is_cpu else _RUNTIME_BYTES) + SAFETY * total_bytes
+    per_token = token_bytes(shape.rows, facts, decode)
     heads = min(decode.tp, facts.kv_heads)
-    share = 1 / decode.pp / heads / decode.kv_shard
-    token_bytes = shape.cache_bytes_per_token * share
     fixed = sum(rows.bytes_per_sequence for rows in shape.rows) / decode.pp / heads
     own = -(-num_sequences // (decode.dp * decode.replicas))
     free = total_bytes - weights - workspace - reserved - fixed * own
-    tokens = max(0, int(free / token_bytes)) if token_bytes else 0
+    # Stages compute prompts in pages of their own, as many as the longest sequence takes.
+    staged = token_bytes(shape.rows, facts, prefill) if prefill.key_ranks > 1 else 0.0
+    longest = int(free / (per_token + staged)) if per_token else 0
+    tokens = max(0, int((free - staged * min(longest, size.context)) / per_token)) if longest else 0
     return MemoryUse(
         total_bytes=total_bytes,
         weight_bytes=weights,
         workspace_bytes=workspace + fixed * own,
         reserved_bytes=reserved,
-        token_bytes=token_bytes,
+        token_bytes=per_token,
         kv_tokens=tokens * decode.dp * decode.replicas,
-        max_context=min(tokens, facts.max_context),
+        max_context=max(0, min(longest, facts.max_context)),
+    )
+
+
+def token_bytes(
+    rows: Iterable[RowGroup], facts: ModelFacts, layout: Layout, *, replicated: str = ""
+) -> float:
+    """Bytes that a sequence grows by on one device for each token.
+
+    `replicated`: groups with this word in their name stay whole on the ranks that divide the rest.
+    """
+    share = 1 / layout.pp / min(layout.tp, facts.kv_heads)
+    return share * sum(
+        group.bytes_per_token / (1 if replicated and replicated in group.name else layout.kv_shard)
+        for group in rows
     )
 
 
@@ -77,23 +95,24 @@ def weight_bytes(shape: ModelShape, prefill: Layout, decode: Layout, steps: Mode
     """Bytes of weights on the fullest device: whatever either phase needs there.
 
     Products that both phases cut by heads are cut; one phase that needs them whole keeps them so.
+    Where prompts alone pass through stages, layers of other stages are there by heads.
     """
     cut = min(prefill.tp, decode.tp)
     experts = 1 if prefill.experts == "local" else prefill.width
     total = 0.0
     for group in shape.phases[-1].groups:
         layers = stage_layers(group, prefill)
+        others = len(group.layers) - layers if group.layers and prefill.key_ranks > 1 else 0.0
         for use in group.uses:
-            whole = layers * use.count * use.cost.weight_bytes
+            layer = use.count * use.cost.weight_bytes
             if use.op == "engram":
                 continue  # its table stays in host memory
             if not group.layers:
-                whole /= prefill.width  # the head is cut by columns of the vocabulary
-            elif use.op == "moe_gemm":
-                whole /= experts
-            elif use.is_cut:
-                whole /= cut
-            total += whole
+                total += layer / prefill.width  # the head is cut by columns of the vocabulary
+                continue
+            is_cut = use.is_cut or use.op == "moe_gemm"
+            held = experts if use.op == "moe_gemm" else cut if use.is_cut else 1
+            total += layer * (layers / held + others / (decode.width if is_cut else 1))
     embedding = shape.weight_bytes - sum(
         g.num_layers * u.count * u.cost.weight_bytes
         for g in shape.phases[-1].groups
@@ -110,5 +129,9 @@ def _workspace(steps: ModelSteps, layout: Layout, size: StepSize) -> float:
     gathered = (
         2 * size.rows * facts.hidden * item if layout.experts not in ("local", "dense") else 0.0
     )
+    # One layer's rows of a sequence, gathered from the ranks that keep them.
+    if layout.kv_shard > 1:
+        per_token = steps.at(size).cache_bytes_per_token
+        gathered += size.context * per_token / layout.pp / facts.num_layers
     inside = 6 * own_rows * facts.hidden * item * max(1, facts.top_k) / 2
     return streams + gathered + inside

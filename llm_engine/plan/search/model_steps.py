@@ -18,6 +18,7 @@ class ModelFacts:
     """What decides how a model can be cut.
 
     `full_layers` of `num_layers` compute every row of a prompt; the others the last window alone.
+    `expert_columns` are the inner channels of one expert.
     `kv_heads` ranks can divide cached rows by heads; `row_streams` residual streams cross a stage.
     """
 
@@ -27,6 +28,7 @@ class ModelFacts:
     window: int
     num_moe_layers: int
     num_experts: int
+    expert_columns: int
     top_k: int
     num_heads: int
     kv_heads: int
@@ -77,6 +79,7 @@ def _facts(fields: ConfigFields, family: str) -> ModelFacts:
         window=fields.count("sliding_window", 0) if sources else 0,
         num_moe_layers=layers - fields.count("first_k_dense_replace", 0) if experts else 0,
         num_experts=experts,
+        expert_columns=fields.count("moe_intermediate_size", 0) if experts else 0,
         top_k=fields.count("num_experts_per_tok", 0) if experts else 0,
         num_heads=heads,
         kv_heads=1 if shares else fields.count("num_key_value_heads", heads),

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kernels.collectives.schedules.builders import LayerWork, blocking_layers, token_split
-from kernels.collectives.schedules.gate import Overlap
-from kernels.collectives.schedules.virtual_time import simulate
 from kernels.cost_model.exchange import Exchange
 from kernels.cost_model.parts import Parts
 from kernels.cost_model.rates import DeviceRates
-from llm_engine.plan.search.prediction import StepPrediction
+from llm_engine.plan.search.overlap import Overlapped, Part, virtual_s
+from llm_engine.plan.search.prediction import StepPrediction, exposed_parts
 from llm_engine.plan.search.wire import Transfer, transfers
-from llm_engine.plan.search.work import rank_work
+from llm_engine.plan.search.work import StageWork, stage_work
 
 if TYPE_CHECKING:
-    from kernels.collectives.schedules.graph import Node
     from llm_engine.plan.search.layout import Layout
     from llm_engine.plan.search.model_steps import ModelSteps
     from llm_engine.plan.search.prediction import StepSize
 
 _MODEL_ERROR = 0.1  # of what no cause stands for: interference, imbalance, waiting
+_LAYER_PARTS = ("project", "attend", "mlp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,26 @@ class Setting:
     @property
     def errors(self) -> Parts:
         """Relative errors by cause; rates of links that nobody told are wider."""
-        wire = 0.5 if self.exchange.assumed else self.rates.errors.wire
+        wire = 0.5 if self.exchange.has_assumed_rate else self.rates.errors.wire
         return replace(self.rates.errors, wire=wire)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """What one rank does for some rows of a step, nothing overlapped."""
+
+    work: StageWork
+    moved: tuple[Transfer, ...]
+    codec: Parts
+
+    def computed_s(self, exchange: Exchange) -> float:
+        """All but exchanges behind parts of layers."""
+        alone_s = sum(_seconds((t,), exchange) for t in self.moved if t.after == "step")
+        return self.work.total.total_s + self.codec.total_s + alone_s
+
+    def exchanged_s(self, part: str, exchange: Exchange) -> float:
+        """Exchanges behind one part of all layers."""
+        return _seconds([t for t in self.moved if t.after == part], exchange)
 
 
 def predict_step(
@@ -46,22 +64,19 @@ def predict_step(
 
     Raises: UnsupportedModel for a config that is not known; ValueError for sizes that no step has.
     """
-    work = rank_work(steps.at(size), layout, size, setting.rates)
-    moved = transfers(
-        steps.facts, layout, size, steps.at(size).cache_bytes_per_token, steps.item_bytes
-    )
-    wire_s, latency_s = _exchange_s(moved, setting.exchange)
-    codec_s = _codec_s(layout, moved, setting.rates)
-    parts = work + Parts(wire=wire_s, latency=latency_s, memory=codec_s)
+    whole = _piece(steps, setting, layout, size)
+    wire_s, latency_s = _exchange_s(whole.moved, setting.exchange)
+    parts = whole.work.total + Parts(wire=wire_s, latency=latency_s) + whole.codec
     hidden_s, reasons = 0.0, ()
     if layout.num_chunks > 1:
-        gate = overlap_of(steps, setting, layout, size, work, wire_s + latency_s)
-        hidden_s, reasons = _hidden(gate)
+        found = _overlapped(steps, setting, layout, size, whole)
+        hidden_s, reasons = found.hidden_s, (str(found),)
     seconds = parts.total_s - hidden_s
     if size.phase == "decode":  # a token of every sequence passes all stages
         seconds, hidden_s = seconds * layout.pp, hidden_s * layout.pp
         parts = parts * layout.pp
-    half_s = (parts.error_s(setting.errors) ** 2 + (_MODEL_ERROR * seconds) ** 2) ** 0.5
+    error_s = exposed_parts(parts, hidden_s).error_s(setting.errors)
+    half_s = math.hypot(error_s, _MODEL_ERROR * seconds)
     return StepPrediction(
         layout=layout,
         size=size,
@@ -71,82 +86,57 @@ def predict_step(
         high_s=seconds + half_s,
         parts=parts,
         hidden_s=hidden_s,
-        sent_bytes=sum(transfer.sent_bytes for transfer in moved),
+        sent_bytes=sum(transfer.sent_bytes for transfer in whole.moved),
         reasons=reasons,
     )
 
 
-def overlap_of(
-    steps: ModelSteps,
-    setting: Setting,
-    layout: Layout,
-    size: StepSize,
-    work: Parts,
-    wire_s: float,
-) -> Overlap:
-    """The gate of overlapping a step in chunks; the penalty is that of smaller products."""
-    chunk_rows = max(1, size.rows // layout.num_chunks)
-    piece = replace(size, rows=chunk_rows)
-    chunk = rank_work(steps.at(piece), layout, piece, setting.rates)
-    device_s = work.compute_s + work.latency
-    pieces_s = layout.num_chunks * (chunk.compute_s + chunk.latency)
-    return Overlap(
-        compute_s=device_s,
-        wire_s=wire_s,
-        num_chunks=layout.num_chunks,
-        penalty=max(0.0, pieces_s / device_s - 1),
-        latency_s=setting.exchange.latency_s(layout.width),
+def _piece(steps: ModelSteps, setting: Setting, layout: Layout, size: StepSize) -> _Piece:
+    shape = steps.at(size)
+    moved = transfers(steps.facts, layout, size, shape.cache_bytes_per_token, steps.item_bytes)
+    return _Piece(
+        work=stage_work(shape, layout, size, setting.rates),
+        moved=moved,
+        codec=Parts(memory=_codec_s(layout, moved, setting.rates)),
     )
 
 
-def _hidden(gate: Overlap) -> tuple[float, tuple[str, ...]]:
-    """Seconds that overlap saves, and the two numbers behind them; none below its break-even.
-
-    Smaller products take longer, and what they take longer hides under transfers as well: with
-    `gate.gain_s`, a faster device could end later.
-    """
-    pieces_s = gate.compute_s * (1 + gate.penalty)
-    gain_s = min(pieces_s, gate.wire_s) * (1 - 1 / gate.num_chunks)
-    cost_s = pieces_s - gate.compute_s + gate.num_chunks * gate.latency_s
-    numbers = f"hides {gain_s * 1e3:.2f} ms of a step, costs {cost_s * 1e3:.2f} ms"
-    if gain_s <= cost_s:
-        return 0.0, (f"overlap off: {numbers}",)
-    return gain_s - cost_s, (f"overlap in {gate.num_chunks} chunks {numbers}",)
-
-
-def simulated_s(prediction: StepPrediction, num_layers: int, penalty: float) -> float:
-    """The step as its schedule runs in virtual time: layers of two parts with an exchange each."""
-    layout, parts = prediction.layout, prediction.parts
-    wire_s = parts.wire
-    compute_s = parts.total_s - wire_s
-    unit = 1 << 20
-    work = LayerWork(
-        attention_s=compute_s / num_layers / 2, mlp_s=compute_s / num_layers / 2, wire_bytes=unit
-    )
-    if layout.num_chunks > 1:
-        shares = [1 / layout.num_chunks] * layout.num_chunks
-        slower = replace(
-            work,
-            attention_s=work.attention_s * (1 + penalty),
-            mlp_s=work.mlp_s * (1 + penalty),
+def _overlapped(
+    steps: ModelSteps, setting: Setting, layout: Layout, size: StepSize, whole: _Piece
+) -> Overlapped:
+    """The step in chunks. All are taken as long as the middle one: later ones attend to more."""
+    k, exchange = layout.num_chunks, setting.exchange
+    rows = max(1, math.ceil(size.rows / k))
+    middle = replace(size, rows=rows, context=size.context - (size.rows - rows) // 2)
+    chunk = _piece(steps, setting, layout, middle)
+    num_layers = math.ceil(steps.facts.full_layers / layout.pp)
+    codec_s = chunk.codec.total_s / len(_LAYER_PARTS)
+    parts = [
+        Part(
+            name=name,
+            compute_s=(getattr(chunk.work, name).total_s + codec_s) / num_layers,
+            wire_s=chunk.exchanged_s(name, exchange) / num_layers,
         )
-        schedule = token_split(2, [slower] * num_layers, shares)
-    else:
-        schedule = blocking_layers(2, [work] * num_layers)
-    one_s = wire_s / num_layers / 2
+        for name in _LAYER_PARTS
+    ]
+    computed_s, chunks_s = whole.computed_s(exchange), k * chunk.computed_s(exchange)
+    in_layers_s = k * num_layers * sum(part.compute_s for part in parts)
+    return Overlapped(
+        num_chunks=k,
+        serial_s=computed_s + sum(whole.exchanged_s(name, exchange) for name in _LAYER_PARTS),
+        virtual_s=virtual_s(parts, num_layers, k) + chunks_s - in_layers_s,
+        cut_s=chunks_s - computed_s,
+    )
 
-    def transfer_s(node: Node) -> float:
-        return one_s * node.size_bytes / unit
 
-    return simulate(schedule, transfer_s).duration_s
+def _seconds(moved: Sequence[Transfer], exchange: Exchange) -> float:
+    return sum(t.count * exchange.seconds(t.operation, t.size_bytes, t.n) for t in moved)
 
 
 def _exchange_s(moved: tuple[Transfer, ...], exchange: Exchange) -> tuple[float, float]:
     """Seconds on the wire, and those that even empty messages would take."""
-    total_s = start_s = 0.0
-    for t in moved:
-        total_s += t.count * exchange.seconds(t.operation, t.size_bytes, t.n)
-        start_s += t.count * exchange.seconds(t.operation, 1e-3, t.n)
+    total_s = _seconds(moved, exchange)
+    start_s = _seconds([replace(t, size_bytes=1e-3) for t in moved], exchange)
     return max(0.0, total_s - start_s), min(start_s, total_s)
 
 

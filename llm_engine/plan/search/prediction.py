@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kernels.cost_model.parts import Parts
+
 if TYPE_CHECKING:
-    from kernels.cost_model.parts import Parts
     from llm_engine.plan.search.layout import Layout
 
 
@@ -18,6 +19,17 @@ class StepSize:
     rows: int
     context: int
     batch: int = 1
+
+
+def exposed_parts(parts: Parts, hidden_s: float) -> Parts:
+    """What the errors of a step's time come from: a hidden side may err without being seen."""
+    if not hidden_s:
+        return parts
+    if parts.wire < parts.compute_s:
+        return replace(parts, wire=max(0.0, parts.wire - hidden_s))
+    share = max(0.0, 1 - hidden_s / parts.compute_s)
+    computed = Parts(gemm=parts.gemm, attention=parts.attention, memory=parts.memory) * share
+    return computed + Parts(wire=parts.wire, latency=parts.latency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +52,11 @@ class StepPrediction:
     hidden_s: float
     sent_bytes: float
     reasons: tuple[str, ...] = ()
+
+    @property
+    def exposed(self) -> Parts:
+        """The parts without what is hidden: the shorter of transfers and computation."""
+        return exposed_parts(self.parts, self.hidden_s)
 
     @property
     def binds(self) -> str:

@@ -51,7 +51,8 @@ def runnable(family: str, prefill: Layout, decode: Layout) -> Runnable:
     for layout in (prefill, decode):
         if reason := _against(layout):
             return Runnable(text="", reason=reason)
-    has_split_experts = any(p.experts in ("gather", "exchange") for p in (prefill, decode))
+    ways = {prefill.experts, decode.experts}
+    has_split_experts = bool(ways & {"reduce", "gather", "exchange"})
     texts = [_text(layout, has_split_experts=has_split_experts) for layout in (prefill, decode)]
     try:
         layouts = PhaseLayouts.parse("->".join(texts))
@@ -61,12 +62,10 @@ def runnable(family: str, prefill: Layout, decode: Layout) -> Runnable:
 
 
 def _against(layout: Layout) -> str:
-    for count, what in (
-        (layout.dp, "attention divided by sequences (DP)"),
-        (layout.kv_shard, "cached rows divided by tokens"),
-    ):
-        if count > 1:
-            return f"not in this version: {what}"
+    if layout.kv_shard > 1:
+        return "not in this version: cached rows divided by tokens"
+    if layout.dp > 1 and layout.experts not in ("gather", "exchange"):
+        return "not in this version: sequences over ranks with whole MLPs: replicas do the same"
     if layout.wire != "bf16":
         return f"not in this version: {layout.wire} wire between ranks of an engine"
     if layout.experts == "exchange" and layout.tp > 1:
@@ -76,9 +75,9 @@ def _against(layout: Layout) -> str:
 
 def _text(layout: Layout, *, has_split_experts: bool) -> str:
     """One phase as the engine reads it; experts stay where the other phase needs them."""
-    axes = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp}
+    axes = {"dp": layout.dp, "tp": layout.tp, "cp": layout.cp, "pp": layout.pp}
     if has_split_experts:
         axes["ep"] = layout.width
     parts = [f"{axis}{count}" for axis, count in axes.items() if count > 1]
-    parts += ["a2a"] if layout.experts == "exchange" and layout.cp > 1 else []
+    parts += ["a2a"] if layout.experts == "exchange" and layout.cp * layout.dp > 1 else []
     return ",".join(parts) or "tp1"

@@ -5,17 +5,20 @@ A layout is preferred to a simpler one only where it gains more than the error o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llm_engine.plan.search.candidates import CHUNKS, Rejected, layouts, overlapped
+from llm_engine.plan.search.candidates import Rejected
 from llm_engine.plan.search.goals import GOALS_S, Goal, Pair, bar_s
 from llm_engine.plan.search.memory import MemoryUse, memory_use
+from llm_engine.plan.search.phases import decodes, in_chunks, prefills
 from llm_engine.plan.search.predict import Setting, predict_step
-from llm_engine.plan.search.prediction import StepPrediction, StepSize
+from llm_engine.plan.search.prediction import StepPrediction
+from llm_engine.plan.search.refusals import does_not_fit, passed_over
 from llm_engine.plan.search.runnable import RunsToday, runnable
-from llm_engine.plan.search.serving_plan import DoesNotFit, PromptTime, Workload
+from llm_engine.plan.search.serving_plan import DoesNotFit, Workload
 
 if TYPE_CHECKING:
     from llm_engine.plan.search.layout import Layout
@@ -41,90 +44,66 @@ def search(
 
     Raises: UnsupportedModel, ValueError as `predict_step`.
     """
-    prefills, rejected = _predictions(steps, setting, work, "prefill")
-    decodes, more = _predictions(steps, setting, work, "decode")
-    pairs: list[Pair] = []
-    tight: list[MemoryUse] = []
-    for prefill in prefills:
-        for decode in decodes:
-            if prefill.layout.weights_key != decode.layout.weights_key:
-                continue
-            memory = memory_use(
-                steps,
-                prefill.layout,
-                decode.layout,
-                prefill.size,
-                total_bytes=setting.rates.memory_bytes,
-                num_sequences=work.num_clients,
-                is_cpu=is_cpu,
-            )
-            if memory.max_context >= _longest(work):
-                pairs.append(Pair(prefill=prefill, decode=decode, memory=memory))
-            else:
-                tight.append(memory)
-    if not pairs:
-        return _does_not_fit(tight, steps, work)
+    prefill_options, rejected = prefills(steps, setting, work)
+    decode_options, more = decodes(steps, setting, work)
+    fitting, tight = _pairs(steps, setting, work, prefill_options, decode_options, is_cpu=is_cpu)
+    if not fitting:
+        return does_not_fit([pair.memory for pair in tight], steps, work)
     goal = GOALS_S[work.goal]
-    best = min(pairs, key=lambda pair: goal(pair, work))
-    chosen, notes = _simplest(pairs, best, goal, setting, work)
-    rejected = (*rejected, *more, *_passed_over(prefills, decodes, pairs, chosen))
+    best = min(fitting, key=lambda pair: goal(pair, work))
+    chosen, notes = _simplest(fitting, best, goal, setting, work)
+    chosen = replace(chosen, prefill=in_chunks(steps, setting, chosen.prefill))
     return Choice(
         prefill=chosen.prefill,
         decode=chosen.decode,
         memory=chosen.memory,
-        today=_today(pairs, chosen, goal, steps, work),
-        rejected=rejected,
+        today=_today(fitting, chosen, goal, steps, work),
+        rejected=(
+            *rejected,
+            *more,
+            *passed_over("prefill", prefill_options, chosen.prefill, fitting, tight, work.longest),
+            *passed_over("decode", decode_options, chosen.decode, fitting, tight, work.longest),
+        ),
         notes=notes,
     )
 
 
-def prompt_time(
-    steps: ModelSteps, setting: Setting, layout: Layout, chunk: int, tokens: int
-) -> PromptTime:
-    """A prompt alone, chunk after chunk over a growing context; a pipeline fills once."""
-    seconds = low_s = high_s = 0.0
-    done = 0
-    last: StepPrediction | None = None
-    while done < tokens:
-        rows = min(chunk, tokens - done)
-        done += rows
-        last = predict_step(
-            steps, setting, layout, StepSize(phase="prefill", rows=rows, context=done)
+def _pairs(
+    steps: ModelSteps,
+    setting: Setting,
+    work: Workload,
+    prefill_options: Sequence[StepPrediction],
+    decode_options: Sequence[StepPrediction],
+    *,
+    is_cpu: bool,
+) -> tuple[list[Pair], list[Pair]]:
+    """Layouts that one set of weights serves: those with room for the longest request, and not."""
+    fitting: list[Pair] = []
+    tight: list[Pair] = []
+    found: dict[tuple[int, Layout], StepPrediction] = {}
+    for (index, whole), decode in itertools.product(enumerate(prefill_options), decode_options):
+        # Prefill gathers rows that are divided, or deals its own out to the ranks that decode.
+        layout = whole.layout.serving(decode.layout)
+        if layout is None:
+            continue
+        memory = memory_use(
+            steps,
+            layout,
+            decode.layout,
+            whole.size,
+            total_bytes=setting.rates.memory_bytes,
+            num_sequences=work.num_clients,
+            is_cpu=is_cpu,
         )
-        seconds, low_s, high_s = seconds + last.seconds, low_s + last.low_s, high_s + last.high_s
-    fill = last.fill_s if last else 0.0
-    scale = 1 + fill / seconds if seconds else 1.0
-    return PromptTime(seconds=seconds * scale, low_s=low_s * scale, high_s=high_s * scale)
-
-
-def _longest(work: Workload) -> int:
-    return work.prompt_tokens + work.answer_tokens
-
-
-def _predictions(
-    steps: ModelSteps, setting: Setting, work: Workload, phase: str
-) -> tuple[list[StepPrediction], tuple[Rejected, ...]]:
-    kept, rejected = layouts(steps.facts, setting.num_devices, phase, work.wire)
-    if phase == "decode":
-        size = StepSize(phase=phase, rows=0, context=_longest(work), batch=1)
-        return [predict_step(steps, setting, x, _own(size, x, work)) for x in kept], rejected
-    chunks = (work.chunk,) if work.chunk else CHUNKS
-    rows = sorted({min(chunk, work.prompt_tokens) for chunk in chunks})
-    sizes = [StepSize(phase=phase, rows=r, context=work.prompt_tokens) for r in rows]
-    found: list[StepPrediction] = []
-    for layout in kept:
-        for size in sizes:
-            options = [predict_step(steps, setting, x, size) for x in overlapped(layout)]
-            plain, best = options[0], min(options, key=lambda p: p.seconds)
-            bar = plain.parts.difference_error_s(best.parts, setting.errors)
-            found.append(best if plain.seconds - best.seconds > bar else plain)
-    return found, rejected
-
-
-def _own(size: StepSize, layout: Layout, work: Workload) -> StepSize:
-    """Sequences of one replica."""
-    batch = -(-work.num_clients // layout.replicas)
-    return replace(size, batch=batch, rows=batch)
+        if memory.max_context < work.longest:
+            tight.append(Pair(prefill=whole, decode=decode, memory=memory))
+            continue
+        if (index, layout) not in found:
+            is_alike = layout == whole.layout
+            prefill = whole if is_alike else predict_step(steps, setting, layout, whole.size)
+            found[index, layout] = prefill
+        fitting.append(Pair(prefill=found[index, layout], decode=decode, memory=memory))
+    return fitting, tight
 
 
 def _today(
@@ -181,58 +160,3 @@ def _simplest(
         "less than the error of the comparison"
     )
     return chosen, (text,)
-
-
-def _passed_over(
-    prefills: list[StepPrediction],
-    decodes: list[StepPrediction],
-    pairs: list[Pair],
-    chosen: Pair,
-) -> tuple[Rejected, ...]:
-    """The best of each kind that was not taken, and why."""
-    found: list[Rejected] = []
-    for phase, options, own in (
-        ("prefill", prefills, chosen.prefill),
-        ("decode", decodes, chosen.decode),
-    ):
-        fitting = {str(getattr(pair, phase).layout) for pair in pairs}
-        for option in _one_of_each(options):
-            if option.layout == own.layout:
-                continue
-            reason = f"{option.rows_s:.0f} tokens/s against {own.rows_s:.0f}, {option.binds} binds"
-            if option.layout.pp > own.layout.pp and option.fill_s:
-                reason += f"; a prompt alone waits {option.fill_s:.2f} s for the other stages"
-            if str(option.layout) not in fitting:
-                reason = "no room beside it, or no weights that serve the other phase as well"
-            found.append(Rejected(phase=phase, layout=str(option.layout), reason=reason))
-    return tuple(found)
-
-
-def _one_of_each(options: Iterable[StepPrediction]) -> list[StepPrediction]:
-    """The fastest of every kind of layout."""
-    best: dict[tuple[object, ...], StepPrediction] = {}
-    for option in options:
-        x = option.layout
-        kind = (x.replicas > 1, x.pp > 1, x.tp > 1, x.cp > 1, x.dp > 1, x.experts, x.kv_shard > 1)
-        if kind not in best or option.rows_s > best[kind].rows_s:
-            best[kind] = option
-    return sorted(best.values(), key=lambda p: -p.rows_s)[:8]
-
-
-def _does_not_fit(tight: list[MemoryUse], steps: ModelSteps, work: Workload) -> DoesNotFit:
-    least = max(tight, key=lambda memory: (memory.max_context, memory.free_bytes))
-    needed = least.total_bytes - least.free_bytes + least.token_bytes * _longest(work)
-    if _longest(work) > steps.facts.max_context:
-        remedy = f"The model itself ends at {steps.facts.max_context} tokens: ask for less."
-    elif least.max_context:
-        remedy = f"What would: a context of at most {least.max_context} tokens."
-    else:
-        remedy = (
-            f"What would: devices of {needed / 1e9:.0f} GB, more devices, or weights of fewer bits."
-        )
-    return DoesNotFit(
-        weight_bytes=least.weight_bytes,
-        needed_bytes=needed,
-        device_bytes=least.total_bytes,
-        remedy=remedy,
-    )

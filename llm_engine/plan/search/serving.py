@@ -8,32 +8,44 @@ from typing import TYPE_CHECKING, Any
 from kernels.cost_model.exchange import exchange_of
 from kernels.cost_model.rates import rates_of
 from llm_engine.errors import InvalidConfig
-from llm_engine.plan.load import Load, LoadForecast, forecast
+from llm_engine.plan.load import Load, LoadForecast, forecast_range
 from llm_engine.plan.queueing import ServiceTimes
+from llm_engine.plan.search.memory import SAFETY
 from llm_engine.plan.search.model_steps import ModelSteps
 from llm_engine.plan.search.predict import Setting, predict_step
-from llm_engine.plan.search.search import Choice, prompt_time, search
-from llm_engine.plan.search.serving_plan import DoesNotFit, ServingPlan, Workload
+from llm_engine.plan.search.prompt import prompt_time
+from llm_engine.plan.search.search import Choice, search
+from llm_engine.plan.search.serving_plan import DoesNotFit, RatesBasis, ServingPlan, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kernels.cost_model.calibrated import MeasuredRates
     from kernels.hardware.machine import Machine
     from llm_engine.plan.request import PlanRequest
+    from llm_engine.plan.search.prediction import StepPrediction
 
 _MORE = 1.1
+_REQUESTS = 100  # of each simulated run
 
 
 def plan_serving(
-    raw: Mapping[str, Any], request: PlanRequest, machine: Machine, work: Workload, *, name: str
+    raw: Mapping[str, Any],
+    request: PlanRequest,
+    machine: Machine,
+    work: Workload,
+    *,
+    name: str,
+    measured: MeasuredRates | None = None,
 ) -> ServingPlan | DoesNotFit:
     """The layouts, capacity and times of a model on a machine, or why it does not fit.
 
+    `measured` are rates of this very machine, for a plan of it.
     Raises: UnsupportedModel for a config that is not known.
     """
     steps = ModelSteps(raw, request, name)
     setting = Setting(
-        rates=rates_of(machine, has_fp8_math=request.has_fp8_math),
+        rates=rates_of(machine, has_fp8_math=request.has_fp8_math, measured=measured),
         exchange=exchange_of(machine),
         num_devices=machine.num_devices,
     )
@@ -57,32 +69,38 @@ def _plan(steps: ModelSteps, setting: Setting, work: Workload, choice: Choice) -
         decode_tokens_s=decode.rows_s,
         load=load,
         today=choice.today,
-        marginal=_marginal(steps, setting, work, choice),
+        marginal=_marginal(steps, setting, choice),
         rejected=choice.rejected,
-        assumed=(*setting.rates.assumed, *setting.exchange.assumed),
+        basis=_basis(setting),
         notes=(*choice.notes, *prefill.reasons, *notes),
+    )
+
+
+def _basis(setting: Setting) -> RatesBasis:
+    rates = setting.rates
+    return RatesBasis(
+        fingerprint=rates.fingerprint,
+        calibrated=rates.calibrated,
+        sourced=rates.sourced,
+        assumed=(*rates.assumed, *setting.exchange.assumed),
     )
 
 
 def _load(
     steps: ModelSteps, setting: Setting, work: Workload, choice: Choice
 ) -> tuple[LoadForecast | None, tuple[str, ...]]:
-    """How long callers wait who share out over the replicas, from the times of both phases."""
-    size = choice.prefill.size
-    whole = predict_step(steps, setting, choice.prefill.layout, size)
+    """How long callers wait who share out over the replicas, from the times of both phases.
+
+    Waits have the interval of both ends of the step times.
+    """
     replicas = choice.prefill.layout.replicas
-    one = predict_step(
+    alone = predict_step(
         steps, setting, choice.decode.layout, replace(choice.decode.size, rows=1, batch=1)
     )
-    batch = choice.decode.size.batch
-    each_s = max(0.0, (choice.decode.seconds - one.seconds) / (batch - 1)) if batch > 1 else 0.0
-    times = ServiceTimes(
-        prefill_s_per_token=whole.seconds / size.rows,
-        decode_s=max(one.seconds - each_s, 1e-9),
-        decode_s_each=each_s,
-        kv_tokens=choice.memory.kv_tokens // replicas,
-        chunk_tokens=size.rows,
-        shares_cards=True,
+    size = choice.prefill.size
+    first = predict_step(steps, setting, choice.prefill.layout, replace(size, context=size.rows))
+    fast, likely, slow = (
+        _service_times(choice, first, alone, which) for which in ("low_s", "seconds", "high_s")
     )
     load = Load(
         prompt_tokens=work.prompt_tokens,
@@ -90,19 +108,42 @@ def _load(
         num_clients=-(-work.num_clients // replicas),
     )
     try:
-        found = forecast(load, times, num_requests=100)
-        return replace(
-            found,
-            requests_per_s=found.requests_per_s * replicas,
-            tokens_per_s=found.tokens_per_s * replicas,
-        ), ()
+        found = forecast_range(load, fast, likely, slow, num_requests=_REQUESTS)
     except InvalidConfig as error:
         return None, (f"no forecast of the load: {error}",)
+    return replace(
+        found,
+        requests_per_s=found.requests_per_s * replicas,
+        tokens_per_s=found.tokens_per_s * replicas,
+    ), ()
 
 
-def _marginal(
-    steps: ModelSteps, setting: Setting, work: Workload, choice: Choice
-) -> dict[str, float]:
+def _service_times(
+    choice: Choice, first: StepPrediction, alone: StepPrediction, which: str
+) -> ServiceTimes:
+    """Times of both phases at one end of their intervals.
+
+    A token takes longer the more there are before it: a straight line through the `first` chunk
+    of a prompt and its last one. `alone` decodes a single sequence.
+    """
+    last, decode = choice.prefill, choice.decode
+    rows, context = last.size.rows, last.size.context
+    first_s, last_s = getattr(first, which) / rows, getattr(last, which) / rows
+    grows_s = max(0.0, last_s - first_s) / (context - rows) if context > rows else 0.0
+    batch, alone_s = decode.size.batch, getattr(alone, which)
+    each_s = max(0.0, (getattr(decode, which) - alone_s) / (batch - 1)) if batch > 1 else 0.0
+    return ServiceTimes(
+        prefill_s_per_token=max(last_s - grows_s * (context - rows / 2), 1e-12),
+        prefill_s_per_token2=grows_s / 2,
+        decode_s=max(alone_s - each_s, 1e-9),
+        decode_s_each=each_s,
+        kv_tokens=choice.memory.kv_tokens // last.layout.replicas,
+        chunk_tokens=rows,
+        shares_cards=True,
+    )
+
+
+def _marginal(steps: ModelSteps, setting: Setting, choice: Choice) -> dict[str, float]:
     """Relative gains with ten per cent more of a resource, layouts as they are."""
     rates, links = setting.rates, setting.exchange
     eased = {
@@ -115,10 +156,7 @@ def _marginal(
         for phase in (choice.prefill, choice.decode):
             new = predict_step(steps, setting_more, phase.layout, phase.size)
             found[f"{resource}, {phase.size.phase}"] = phase.seconds / new.seconds - 1
-    del work
     memory = choice.memory
-    more = 0.1 * memory.total_bytes * 0.96 / memory.token_bytes if memory.token_bytes else 0.0
-    scale = memory.kv_tokens * memory.token_bytes / max(memory.free_bytes, 1.0)
-    tokens = more * (scale or 1.0)
-    found["memory size, KV tokens"] = tokens / memory.kv_tokens if memory.kv_tokens else 0.0
+    more_bytes = (_MORE - 1) * (1 - SAFETY) * memory.total_bytes
+    found["memory size, KV tokens"] = more_bytes / memory.free_bytes
     return found

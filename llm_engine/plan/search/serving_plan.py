@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from llm_engine.plan.load import LoadForecast
 from llm_engine.plan.search.candidates import Rejected
@@ -23,6 +23,11 @@ class Workload:
     goal: str = "ttft"
     wire: str = "bf16"
     chunk: int = 0  # 0: chosen
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a prompt with its answer."""
+        return self.prompt_tokens + self.answer_tokens
 
     def __post_init__(self) -> None:
         for name in ("prompt_tokens", "answer_tokens", "num_clients"):
@@ -45,6 +50,25 @@ class PromptTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RatesBasis:
+    """What a plan's figures rest on, in words.
+
+    `calibrated` was measured on this machine, in the table of that `fingerprint`; `sourced`
+    elsewhere, by those who are named; `assumed` by nobody.
+    """
+
+    fingerprint: str
+    calibrated: tuple[str, ...]
+    sourced: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+    @property
+    def word(self) -> str:
+        """Calibrated, where a table of this machine is behind the figures, else assumed."""
+        return "calibrated" if self.fingerprint else "assumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
     """Layouts of both phases over one set of weights, and what they give.
 
@@ -62,7 +86,7 @@ class ServingPlan:
     today: RunsToday
     marginal: Mapping[str, float]
     rejected: tuple[Rejected, ...]
-    assumed: tuple[str, ...]
+    basis: RatesBasis
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,23 +102,42 @@ class ServingPlan:
             "runs_today": asdict(self.today),
             "marginal": dict(self.marginal),
             "rejected": [asdict(entry) for entry in self.rejected],
-            "assumed": list(self.assumed),
+            "rates": {"basis": self.basis.word, **asdict(self.basis)},
+            "assumed": list(self.basis.assumed),
             "notes": list(self.notes),
         }
 
 
+Cause = Literal["weights", "cache", "length"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoesNotFit:
-    """No layout leaves room for one request. Units: bytes of one device."""
+    """No layout leaves room for one request.
 
+    `cause`: "weights" do not fit, no "cache" is left beside them, or the "length" is beyond the
+    model's own. `cached_tokens` of the `longest` request find room at best.
+    Units: bytes of one device, tokens.
+    """
+
+    cause: Cause
     weight_bytes: float
     needed_bytes: float
     device_bytes: int
+    free_bytes: float
+    cached_tokens: int
+    longest: int
     remedy: str
 
     def __str__(self) -> str:
+        missing = {
+            "weights": "the weights do not fit",
+            "cache": f"beside the weights, {max(0.0, self.free_bytes) / 1e9:.1f} GB are left for "
+            f"rows of {self.cached_tokens:,} tokens, the longest request has {self.longest:,}",
+            "length": f"{self.longest:,} tokens are longer than the model allows",
+        }
         return (
-            f"does not fit: the best layout needs {self.needed_bytes / 1e9:.1f} GB on each device "
-            f"({self.weight_bytes / 1e9:.1f} GB of weights) of {self.device_bytes / 1e9:.1f} GB. "
-            f"{self.remedy}"
+            f"does not fit: {missing[self.cause]}. The best layout needs "
+            f"{self.needed_bytes / 1e9:.1f} GB on each device ({self.weight_bytes / 1e9:.1f} GB of "
+            f"weights) of {self.device_bytes / 1e9:.1f} GB. {self.remedy}"
         )

@@ -6,22 +6,29 @@ N ranks, T rows of the step, h hidden size: a row is 2h bytes in bf16.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from kernels.cost_model.exchange import Operation, wire_ratio
 from llm_engine.plan.search.layout import Layout
 from llm_engine.plan.search.model_steps import ModelFacts
 from llm_engine.plan.search.prediction import StepSize
 
+After = Literal["project", "attend", "mlp", "step"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """`count` equal exchanges among n ranks. Units: bytes, as `Exchange.seconds` takes them."""
+    """`count` equal exchanges among n ranks, each behind a part of a layer or of the whole step.
+
+    Units: bytes, as `Exchange.seconds` takes them.
+    """
 
     operation: Operation
     size_bytes: float
     n: int
     count: float
+    after: After = "step"
 
     @property
     def sent_bytes(self) -> float:
@@ -51,7 +58,7 @@ def transfers(
         found += _layers(
             facts, layout, num_layers / layout.pp, num_moe / layout.pp, rows * row_bytes
         )
-    found += _cached_rows(layout, size, kv_row_bytes / layout.pp)
+    found += _cached_rows(facts, layout, size, kv_row_bytes / layout.pp)
     if layout.kv_shard > 1 and size.phase == "decode":
         found += _merges(facts, layout, size, item_bytes)
     if layout.pp > 1:
@@ -78,32 +85,57 @@ def _layers(
     """Reductions of attention, then what experts (or a dense MLP) need."""
     t, n = layout.tp, layout.width
     own_bytes = step_bytes / (layout.cp * layout.dp)
-    yield Transfer(operation="all_reduce", size_bytes=own_bytes, n=t, count=num_layers)
+    heads = Transfer(
+        operation="all_reduce", size_bytes=own_bytes, n=t, count=num_layers, after="attend"
+    )
+    yield heads
     if layout.experts in ("local", "dense"):  # MLPs and shared experts are cut by channels
-        yield Transfer(operation="all_reduce", size_bytes=own_bytes, n=t, count=num_layers)
+        yield replace(heads, after="mlp")
         return
-    dense = num_layers - num_moe
-    yield Transfer(operation="all_reduce", size_bytes=own_bytes, n=t, count=dense)
+    yield replace(heads, count=num_layers - num_moe, after="mlp")
+
+    def of_experts(operation: Operation, size_bytes: float, after: After) -> Transfer:
+        return Transfer(operation=operation, size_bytes=size_bytes, n=n, count=num_moe, after=after)
+
     match layout.experts:
-        case "reduce":
-            yield Transfer(operation="all_reduce", size_bytes=step_bytes, n=n, count=num_moe)
+        case "columns" | "reduce":
+            yield of_experts("all_reduce", step_bytes, "mlp")
         case "gather":
-            yield Transfer(operation="all_gather", size_bytes=step_bytes, n=n, count=num_moe)
-            yield Transfer(operation="reduce_scatter", size_bytes=step_bytes, n=n, count=num_moe)
+            yield of_experts("all_gather", step_bytes, "attend")
+            yield of_experts("reduce_scatter", step_bytes, "mlp")
         case _:
             leaving = distinct_ranks(n, facts.top_k) * step_bytes / n
-            yield Transfer(operation="all_to_all", size_bytes=leaving, n=n, count=2 * num_moe)
+            yield of_experts("all_to_all", leaving, "attend")
+            yield of_experts("all_to_all", leaving, "mlp")
 
 
-def _cached_rows(layout: Layout, size: StepSize, kv_row_bytes: float) -> Iterator[Transfer]:
-    """Rows of the step that other ranks' queries read, and earlier rows that are spread out."""
+def _cached_rows(
+    facts: ModelFacts, layout: Layout, size: StepSize, kv_row_bytes: float
+) -> Iterator[Transfer]:
+    """Rows of the step that other ranks' queries read, and earlier rows that are spread out.
+
+    In every layer: new rows over the ranks that divide the tokens of a prompt, earlier ones over
+    those that divide the cache, since each query may read any row.
+    """
     if size.phase != "prefill":
         return
-    new_bytes = size.rows * kv_row_bytes
-    yield Transfer(operation="all_gather", size_bytes=new_bytes, n=layout.cp, count=1)
-    if layout.kv_shard > 1:
-        old_bytes = (size.context - size.rows) * kv_row_bytes
-        yield Transfer(operation="all_gather", size_bytes=old_bytes, n=layout.kv_shard, count=1)
+    layers = facts.num_layers / layout.pp
+
+    def gathered(tokens: int, n: int) -> Transfer:
+        layer_bytes = tokens * kv_row_bytes / layers
+        return Transfer(
+            operation="all_gather", size_bytes=layer_bytes, n=n, count=layers, after="project"
+        )
+
+    if layout.key_ranks > 1:
+        # In each turn a layer of every stage; a head that several ranks need goes to all of them.
+        heads = min(layout.key_ranks, facts.kv_heads)
+        own_bytes = size.rows * kv_row_bytes / layers * layout.pp / heads
+        yield Transfer(
+            operation="all_to_all", size_bytes=own_bytes, n=layout.key_ranks, count=layers
+        )
+    yield gathered(size.rows, layout.cp)
+    yield gathered(size.context - size.rows, layout.kv_shard)
 
 
 def _merges(

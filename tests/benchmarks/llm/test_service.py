@@ -84,7 +84,7 @@ def test_a_bent_stream_is_counted(server, service, fault, lost):
 
 def test_a_service_that_is_gone_is_an_error_of_the_stream():
     gone = Service(url="http://127.0.0.1:9", api_key="", model="tiny").stream("a", 2)
-    assert "refused" in gone.error
+    assert "ConnectionRefused" in gone.error
     assert lost_tokens(gone, 2) == 2
 
 

@@ -1,5 +1,7 @@
 """Fits: planted constants come back, none is negative, the error is of what was left out."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,6 +43,30 @@ def test_the_error_is_that_of_samples_left_out():
     bent = fit([Sample((n,), t, t) for n, t in times.items()])
     assert clean.error < 1e-12
     assert bent.error > 0.05
+
+
+def test_a_group_is_left_out_as_a_whole_and_judged_by_its_sum():
+    """Two groups: within each, parts are off by as much in either direction, sums are right."""
+    samples = [
+        Sample((n,), n + off, n + off, group)
+        for group, n in (("a", 2.0), ("b", 4.0))
+        for off in (-1.0, 1.0)
+    ]
+    equal = [replace(sample, unit_s=1.0) for sample in samples]
+    assert fit(equal).error < 1e-12
+    assert fit([replace(sample, group="") for sample in equal]).error > 0.1
+
+
+def test_equal_units_keep_the_sum_where_relative_errors_do_not():
+    samples = [Sample((1.0,), t, t, unit_s=1.0) for t in (1.0, 1.0, 7.0)]
+    assert fit(samples).constants[0] == pytest.approx(3.0)
+    relative = [replace(sample, unit_s=0.0) for sample in samples]
+    assert fit(relative).constants[0] < 2.0
+
+
+def test_one_group_alone_cannot_be_left_out():
+    with pytest.raises(ValueError, match="0 samples without a group"):
+        fit([Sample((1.0,), t, t, "only") for t in (1.0, 2.0, 3.0)])
 
 
 def test_too_few_samples_are_refused():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kernels.calibration.in_steps import InSteps
 from kernels.calibration.talking import link_s
 from kernels.calibration.together import predict
 from kernels.calibration.work import Fit
@@ -53,3 +54,15 @@ def test_a_collective_grows_by_what_computing_costs_it_for_as_long_as_they_overl
     found = predict(schedule(), make_calibration(wire_busy=fits(0.5)), RATE)
     assert found.span(0, "talk").end_s == pytest.approx(1.366, abs=0.02)
     assert found.span(0, "work").end_s == pytest.approx(1.0)
+
+
+def test_what_steps_take_beyond_their_parts_is_added(make_calibration):
+    made = make_calibration(
+        in_steps=InSteps(
+            computing=Fit(constants=(1.5, 0.1, 0.2), error=0.0, num_samples=9),
+            meeting=Fit(constants=(2.0, 0.25), error=0.0, num_samples=9),
+        )
+    )
+    assert made.in_steps.computing_s(2.0, 3.0, num_nodes=2) == pytest.approx(3.7)
+    found = predict(schedule(), made, RATE)
+    assert found.span(0, "talk").end_s == pytest.approx(2.25)

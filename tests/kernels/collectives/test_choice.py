@@ -7,9 +7,7 @@ from kernels.collectives.choice import SEED, Question, choose
 from kernels.collectives.costs import SEEDS
 from kernels.collectives.fabric import DEVICE_TRANSPORTS, TRANSPORTS
 from kernels.collectives.group import Group
-from kernels.collectives.topology import device_costs, topology_of
 from kernels.errors import ImplUnavailable, NoImplementation
-from kernels.hardware.machine import load_machine, machine_names
 
 PAIR = Group(rank=0, size=2, rendezvous="file:///nowhere")
 FOUR = Group(rank=0, size=4, rendezvous="file:///nowhere", islands=((0, 1), (2, 3)))
@@ -98,18 +96,3 @@ def test_the_digest_follows_what_decides():
 def test_a_group_out_of_bounds_is_refused(broken):
     with pytest.raises(ValueError, match=r"\w"):
         Group(**({"rank": 0, "size": 2, "rendezvous": "file:///nowhere"} | broken))
-
-
-@pytest.mark.parametrize("name", machine_names())
-def test_constants_of_every_machine_file(name):
-    machine = load_machine(name)
-    costs = device_costs(topology_of(machine))
-    assert ("peer" in costs) == (machine.links.p2p == "yes" and bool(machine.links.hop_bytes_s))
-    for link in costs.values():
-        assert link.latency_s > 0
-        assert 0 < link.fan_bytes_s <= link.ring_bytes_s
-
-
-def test_crossing_islands_limits_a_ring():
-    l40s = device_costs(topology_of(load_machine("8x-l40s")))["peer"]
-    assert l40s.ring_bytes_s == l40s.cross_bytes_s == 9.7e9

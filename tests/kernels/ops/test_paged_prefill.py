@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kernels.errors import ShapeError
 from kernels.ops.paged_prefill import paged_prefill
+from kernels.ops.paged_prefill.cpu import LONG_CHUNK
 from kernels.ops.paged_prefill.reference import example
 from kernels.ops.paged_prefill.spec import SPEC
 from kernels.spec import Case
@@ -141,3 +142,18 @@ def test_the_public_function_checks_and_dispatches():
         paged_prefill(*args, window=0)
     with pytest.raises(ShapeError, match="cache has strides"):
         paged_prefill(q, cache.mT.contiguous().mT, bounds, lengths, table)
+
+
+@pytest.mark.parametrize("beside", [-1, 0, 1])
+def test_a_long_chunk_sees_its_past_alike_masked_or_merged(beside):
+    """Around the past from which on it is seen whole: as long as the chunk."""
+    generator = torch.Generator().manual_seed(beside + 1)
+    num_new, page = LONG_CHUNK, 16
+    num_keys = 2 * num_new + beside
+    q_THD = torch.randn(num_new, 2, 16, generator=generator)
+    cache = torch.randn(-(-num_keys // page), page, 2, 1, 16, generator=generator)
+    table = torch.arange(len(cache), dtype=torch.int32)[None]
+    bounds = torch.tensor([0, num_new], dtype=torch.int32)
+    lengths = torch.tensor([num_keys], dtype=torch.int32)
+    args, options = (q_THD, cache, bounds, lengths, table), {"scale": 0.25}
+    torch.testing.assert_close(prefill("cpu", args, options), prefill("torch", args, options))

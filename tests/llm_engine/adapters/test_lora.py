@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from llm_engine.adapters.adapter_set import AdapterSet
-from llm_engine.adapters.lora import LoraAdapter, Update
+from llm_engine.adapters.lora import LoraAdapter
+from llm_engine.adapters.update import Update
 from llm_engine.config import EngineConfig
 from llm_engine.engine import LLMEngine
 from llm_engine.errors import InvalidRequest

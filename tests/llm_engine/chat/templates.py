@@ -179,4 +179,50 @@ DEEPSEEK_LIKE = (
     "{% endfor %}{{ tools | tojson if tools else '' }}"
     "{% if add_generation_prompt %}<｜Assistant｜>{% endif %}"
 )
+# One call a turn, with thoughts or words beside it; results are told as JSON text.
+HARMONY_LIKE = """\
+{{- '<|start|>system<|message|>Reasoning: ' + (reasoning_effort or 'medium') }}
+{{- '\\n\\n# Valid channels: analysis, commentary, final.<|end|>' }}
+{%- if messages[0].role in ('system', 'developer') %}
+    {%- set first = messages[0].content %}
+    {%- set rest = messages[1:] %}
+{%- else %}
+    {%- set first = '' %}
+    {%- set rest = messages %}
+{%- endif %}
+{%- if first or tools %}
+    {{- '<|start|>developer<|message|># Instructions\\n\\n' + first }}
+    {%- for tool in tools or [] %}
+        {{- '\\n// ' + tool.function.description + '\\ntype ' + tool.function.name }}
+    {%- endfor %}
+    {{- '<|end|>' }}
+{%- endif %}
+{%- set last_call = namespace(name=none) %}
+{%- for message in rest %}
+    {%- if message.role == 'assistant' and 'tool_calls' in message %}
+        {%- if message.content and message.thinking %}
+            {{- raise_exception('both content and thinking beside a call') }}
+        {%- endif %}
+        {%- if message.content or message.thinking %}
+            {{- '<|start|>assistant<|channel|>analysis<|message|>' }}
+            {{- (message.content or message.thinking) + '<|end|>' }}
+        {%- endif %}
+        {%- set call = message.tool_calls[0].function %}
+        {%- set last_call.name = call.name %}
+        {{- '<|start|>assistant to=functions.' + call.name + '<|channel|>commentary json' }}
+        {{- '<|message|>' + (call.arguments | tojson) + '<|call|>' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|start|>assistant<|channel|>final<|message|>' + message.content + '<|end|>' }}
+    {%- elif message.role == 'tool' %}
+        {%- if last_call.name is none %}
+            {{- raise_exception('a result without a call') }}
+        {%- endif %}
+        {{- '<|start|>functions.' + last_call.name + ' to=assistant<|channel|>commentary' }}
+        {{- '<|message|>' + (message.content | tojson) + '<|end|>' }}
+    {%- else %}
+        {{- '<|start|>' + message.role + '<|message|>' + message.content + '<|end|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}
+"""
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -40,6 +40,7 @@ questions = st.builds(
     fixed_bytes=st.integers(0, 10**10),
     max_model_len=st.one_of(st.none(), st.integers(2, 200_000)),
     cache_bytes=st.one_of(st.none(), st.integers(1, 10**11)),
+    prompt_page_bytes=st.one_of(st.just(0), st.integers(1, 10**7)),
 )
 
 
@@ -51,13 +52,15 @@ def test_what_it_grants_fits(asked: CapacityQuestion) -> None:
     except InvalidConfig:
         return
     assert granted.num_pages <= granted.num_reserved
-    assert granted.num_reserved * asked.page_bytes <= asked.left_bytes
+    longest_pages = -(-granted.max_model_len // asked.page_tokens)
+    prompt_bytes = longest_pages * asked.prompt_page_bytes
+    assert granted.num_reserved * asked.page_bytes + prompt_bytes <= asked.left_bytes
     assert granted.num_pages * asked.page_tokens >= granted.max_model_len
     assert 2 <= granted.max_model_len <= asked.model_context
     if asked.max_model_len is not None:
         assert granted.max_model_len == asked.max_model_len
     if asked.cache_bytes is not None:
-        assert granted.num_pages * asked.page_bytes <= asked.cache_bytes
+        assert granted.num_pages * asked.page_bytes + prompt_bytes <= asked.cache_bytes
 
 
 @settings(max_examples=400, deadline=None)

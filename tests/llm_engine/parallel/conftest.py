@@ -96,6 +96,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankCrew]:
 
 
 @pytest.fixture(scope="session")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankCrew]:
+    """Three ranks."""
+    crew = RankCrew(tmp_path_factory.mktemp("trio"), 3)
+    yield crew
+    crew.end()
+
+
+@pytest.fixture(scope="session")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankCrew]:
     """Four ranks."""
     crew = RankCrew(tmp_path_factory.mktemp("four"), 4)

@@ -33,7 +33,8 @@ class Pipes:
 
 
 def generated(engine, prompts, max_tokens):
-    """Tokens of each request, and the logits of each step."""
+    """Tokens of each request, and the logits of each step; a prompt may follow an adapter."""
+    asked = [each if isinstance(each[0], str) else (None, each) for each in prompts]
     logits, run = [], engine._runner.run
 
     def watched(chunks):
@@ -49,8 +50,9 @@ def generated(engine, prompts, max_tokens):
             messages=None,
             prompt_token_ids=tuple(prompt),
             params=SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True),
+            adapter=adapter,
         )
-        for index, prompt in enumerate(prompts)
+        for index, (adapter, prompt) in enumerate(asked)
     )
     tokens = {}
     for request_id, event in events:

@@ -17,7 +17,7 @@ LONG = tuple([(17 * i + i // 7) % 240 for i in range(150)])
 MANY = tuple(tuple((13 * i + 29 * j) % 240 for i in range(30)) for j in range(6))
 
 
-@pytest.mark.parametrize("layout", ["pp2", "cp2->tp2"])
+@pytest.mark.parametrize("layout", ["pp2", "cp2->tp2", "pp2->tp2", "dp2"])
 def test_a_long_prompt_in_one_chunk(
     layout: str, pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
 ) -> None:
@@ -44,7 +44,7 @@ def test_rows_of_several_chunks_and_ranks_come_back_in_order(
         np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["tp2", "cp2", "cp2->tp2", "pp2"])
+@pytest.mark.parametrize("layout", ["tp2", "cp2", "cp2->tp2", "pp2", "pp2->tp2", "dp2"])
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_bfloat16(
     layout: str,
@@ -63,7 +63,7 @@ def test_bfloat16(
     assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.999
 
 
-@pytest.mark.parametrize("layout", ["tp2", "cp2->tp2", "pp2"])
+@pytest.mark.parametrize("layout", ["tp2", "cp2->tp2", "pp2", "pp2->tp2", "dp2"])
 def test_prefixes_are_reused(
     layout: str, pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
 ) -> None:
@@ -74,26 +74,46 @@ def test_prefixes_are_reused(
     assert found["stats"].prefix_hit_tokens_total >= 96
 
 
-@pytest.mark.parametrize("layout", ["tp2", "cp2"])
-def test_pages_come_back_from_host_memory(
-    layout: str, pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
+@pytest.mark.parametrize(
+    ("layout", "preemption"),
+    [
+        *((layout, "copy") for layout in ("tp2", "cp2", "pp2->tp2", "dp2")),
+        *((layout, "recompute") for layout in ("pp2->tp2", "dp2")),
+    ],
+)
+def test_sequences_give_up_their_pages(
+    layout: str,
+    preemption: str,
+    pair: Any,
+    alone: Callable[..., Any],
+    model_folder: Callable[..., Path],
 ) -> None:
-    """A cache of 25 pages for six sequences of 42 tokens: some give up their pages for a copy."""
+    """Fewer pages than six sequences of 42 tokens need.
+
+    25 for all; with stages 12 pages of their own beside those, each a third larger, since a stage
+    has two of three layers and both heads; with dp 20 of both heads for the three of each rank.
+    """
     folder = model_folder()
     page_bytes = 4 * 3 * 2 * 16 * 4  # of one of two key/value heads
-    asked = {"kv_cache_bytes": 25 * page_bytes, "max_model_len": 48, "preemption": "copy"}
+    num_pages = {"pp2->tp2": 25 + 12 + 4, "dp2": 20 * 2}.get(layout, 25)
+    asked = {"kv_cache_bytes": num_pages * page_bytes, "max_model_len": 48}
+    asked |= {"preemption": preemption}
     found = pair.generate(layout, folder, (MANY, MANY), host_cache_bytes=1 << 20, **asked)
     assert found["tokens"] == [tokens for tokens, _ in alone(folder, (MANY, MANY))]
-    assert found["stats"].copied_preemptions_total > 0
+    stats = found["stats"]
+    assert stats.preemptions_total > 0
+    assert (stats.copied_preemptions_total > 0) == (preemption == "copy")
 
 
+@pytest.mark.parametrize("layout", ["cp2->tp2", "pp2->tp2", "dp2"])
 def test_drafts_are_accepted_over_ranks(
-    pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
+    layout: str, pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
 ) -> None:
     folder = model_folder()
     prompt = tuple([5, 6, 7, 8, 9, 10] * 8)
-    found = pair.generate("cp2->tp2", folder, ((prompt,),), 40, speculation="ngram")
-    assert found["tokens"] == [tokens for tokens, _ in alone(folder, ((prompt,),), 40)]
+    rounds = ((prompt,), (prompt, LONG[:40], prompt[1:]))
+    found = pair.generate(layout, folder, rounds, 40, speculation="ngram")
+    assert found["tokens"] == [tokens for tokens, _ in alone(folder, rounds, 40)]
     stats = found["stats"]
     assert stats.accepted_drafts_total + stats.rejected_drafts_total > 0
 
@@ -105,13 +125,18 @@ def test_the_ledger_says_how_the_model_lies(pair: Any, model_folder: Callable[..
     assert decisions["attention of split rows"] == "all-to-all by heads"
     found = pair.generate("tp2", model_folder(), ((LONG,),), 2)
     assert dict(found["decisions"])["embedding and head"] == "vocabulary in 2 parts"
+    found = pair.generate("pp2->tp2", model_folder(), ((LONG,),), 2)
+    assert dict(found["decisions"])["pages of prompts"] == "64 pages"
+    assert found["phases"].count("prefill") == 7
+    found = pair.generate("dp2", model_folder(), (MANY,), 2)
+    assert dict(found["decisions"])["sequences"] == "in 2 parts, each with a cache of its own"
     whole = LLMEngine.load(EngineConfig(model=str(model_folder()), dtype="float32"))
     assert found["card"].num_parameters == whole.card.num_parameters
     assert found["card"].vocab_size == whole.card.vocab_size
 
 
 def test_a_rank_caches_its_own_heads(pair: Any, model_folder: Callable[..., Path]) -> None:
-    """The same bytes hold twice the tokens."""
+    """Or, with dp, those of its own sequences. The same bytes hold twice the tokens."""
     asked: dict[str, Any] = {
         "kv_cache_bytes": 1 << 18,
         "max_model_len": 64,
@@ -120,7 +145,7 @@ def test_a_rank_caches_its_own_heads(pair: Any, model_folder: Callable[..., Path
     }
     config = EngineConfig(model=str(model_folder()), dtype="float32", **asked)
     one = LLMEngine.load(config).card.kv_tokens
-    for layout in ("tp2", "cp2"):
+    for layout in ("tp2", "cp2", "dp2"):
         card = pair.generate(layout, model_folder(), ((LONG[:9],),), 2, **asked)["card"]
         assert card.kv_tokens in (2 * one, 2 * one + 4)  # whole pages
 
@@ -134,7 +159,6 @@ def test_a_rank_caches_its_own_heads(pair: Any, model_folder: Callable[..., Path
         ("cp2->tp2", {"weights": "packed"}, "slices of the weights"),
         ("tp2", {"kernels": {"mlp_block": "native"}}, "exchanged before it is added"),
         ("tp2", {"batch_invariant": True}, "batch_invariant has no form over ranks"),
-        ("tp2", {"adapters": {"a": "/nowhere"}}, "adapters have no shares"),
         ("tp2x", {}, "'tp2x' is no axis"),
     ],
 )

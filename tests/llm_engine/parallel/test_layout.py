@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from llm_engine.errors import InvalidConfig
 from llm_engine.model_config import ModelConfig, MoeConfig, RopeConfig
-from llm_engine.parallel.layout import Layout, PhaseLayouts, Place
+from llm_engine.parallel.exchange_choice import settled
+from llm_engine.parallel.layout import Layout, PhaseLayouts
 from llm_engine.parallel.mesh import axis_ranks
-from llm_engine.parallel.shares import check_fit, settled
+from llm_engine.parallel.place import Place
+from llm_engine.parallel.shares import check_fit
 
 MOE = MoeConfig(
     num_experts=6,
@@ -37,6 +39,7 @@ MODEL = ModelConfig(
 )
 layouts = st.builds(
     lambda **axes: axes,
+    dp=st.sampled_from((1, 1, 2, 3)),
     tp=st.sampled_from((1, 2, 3, 4)),
     cp=st.sampled_from((1, 2, 4)),
     ep=st.sampled_from((1, 2, 4, 8)),
@@ -45,9 +48,10 @@ layouts = st.builds(
 
 
 def made(axes: dict[str, int]) -> Layout:
-    unit = axes["tp"] * axes["cp"]
-    assume(max(unit, axes["ep"]) % min(unit, axes["ep"]) == 0)
-    return Layout(tp=axes["tp"], cp=axes["cp"], ep=axes["ep"], pp=axes["pp"])
+    width = axes["tp"] * axes["cp"] * axes["dp"]
+    assume(max(width, axes["ep"]) % min(width, axes["ep"]) == 0)
+    assume(axes["dp"] == 1 or (axes["cp"] == axes["pp"] == 1 and axes["ep"] <= width))
+    return Layout(**axes)
 
 
 @given(layouts)
@@ -61,7 +65,7 @@ def test_places_are_a_grid(axes: dict[str, int]) -> None:
     layout = made(axes)
     places = [Place.of(layout, rank) for rank in range(layout.num_ranks)]
     assert len(set(places)) == layout.num_ranks
-    for axis in ("tp", "cp", "unit", "peers"):
+    for axis in ("tp", "cp", "unit", "peers", "rows"):
         groups = {axis_ranks(layout, rank, axis) for rank in range(layout.num_ranks)}
         # Every rank is in exactly one group of each axis.
         assert sorted(rank for group in groups for rank in group) == list(range(layout.num_ranks))
@@ -89,7 +93,15 @@ def test_two_phases() -> None:
         ("tp2,ep2,a2a", "cp2,ep2,a2a"),
         ("cp2->tp4", "tp x cp is 2 for prefill and 4"),
         ("cp2->tp2->tp2", "more than two phases"),
-        ("pp2->tp2", "pp is 2 for prefill and 1"),
+        ("tp2->pp2", "one works at a time"),
+        ("pp2->cp2", "pp2->tp2"),
+        ("dp2->tp2", "dp is 2 for prefill and 1"),
+        ("dp2,cp2", "leave cp and pp out"),
+        ("dp2,ep4", "leave cp and pp out"),
+        ("dp2,tp2,ep4,a2a", "a2a needs rows"),
+        ("pp2,tp2->tp2", "tp2,pp2->tp4"),
+        ("pp2,ep2->tp4,ep2", "leave ep out"),
+        ("pp4->tp2,pp2", "one works at a time"),
         ("cp2,ep2->tp2", "ep is 2 for prefill and 1"),
         ("cp2,gather->tp2", "leave it out"),
         ("tp2,cp3->tp3,cp2", "divide the other"),

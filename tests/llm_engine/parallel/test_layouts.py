@@ -30,6 +30,7 @@ ONE_KV = {"num_key_value_heads": 1, "intermediate_size": 81}
 BIASED = {"attention_bias": True, "mlp_bias": True}
 MODELS = {"llama": {}, "qwen3": QWEN3, "moe": MOE, "odd": ODD, "one_kv": ONE_KV, "bias": BIASED}
 DENSE_AND_MOE = tuple(MODELS)
+MODELS["words"] = {"vocab_size": 288}  # nine groups of 32: halves of the vocabulary are not equal
 MODELS["qwen2"] = {"family": "Qwen2"}
 # One prompt alone, then several of odd lengths at once: chunks, then decoding beside chunks.
 ROUNDS = (
@@ -42,7 +43,16 @@ CASES = [
     *(("cp2", model) for model in DENSE_AND_MOE),
     *(("cp2->tp2", model) for model in DENSE_AND_MOE),
     *(("pp2", model) for model in ("llama", "qwen3", "moe", "odd")),
+    *(("pp2->tp2", model) for model in DENSE_AND_MOE),
+    *(("dp2", model) for model in DENSE_AND_MOE),
+    ("dp2", "words"),
+    ("dp2,ep2", "moe"),
+    ("dp2,ep2,a2a", "moe"),
+    ("dp2,ep2,a2a->dp2,ep2", "moe"),
     ("tp2", "qwen2"),
+    ("tp2", "words"),
+    ("cp2->tp2", "words"),
+    ("pp2->tp2", "words"),
     *((layout, "moe") for layout in ("ep2", "tp2,ep2", "cp2,ep2", "cp2,ep2,a2a", "cp2,ep2,gather")),
     ("cp2,ep2->tp2,ep2", "moe"),
     ("cp2,ep2,a2a->tp2,ep2", "moe"),
@@ -98,6 +108,16 @@ def check(crew: Any, alone: Callable[..., Any], folder: Path, layout: str) -> An
         ("cp2,ep4", "moe"),
         ("cp4,ep4,a2a->tp4,ep4", "moe"),
         ("ep2,pp2", "moe"),
+        ("tp2,pp2->tp4", "qwen3"),
+        ("tp2,pp2->tp4", "one_kv"),
+        ("cp2,pp2->tp4", "bias"),
+        ("pp4->tp4", "moe"),
+        ("dp2,tp2", "qwen3"),
+        ("dp2,tp2", "bias"),
+        ("dp2,tp2,ep4", "moe"),
+        ("dp2,tp2,ep2", "moe"),
+        ("dp4", "llama"),
+        ("dp4,ep4,a2a", "moe"),
     ],
 )
 def test_four_ranks(

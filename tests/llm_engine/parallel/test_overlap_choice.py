@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.parallel.overlap_choice import StepCosts, choose_overlap
+from kernels.collectives.calls import Contract
+from llm_engine.parallel.overlap_choice import (
+    CHUNKS,
+    LEAST_GAIN,
+    StepCosts,
+    choose_overlap,
+    choose_wire,
+    predicted_s,
+)
 
 
 def costs(compute_s: dict[int, float], rate: float = 1e6, latency_s: float = 0.0) -> StepCosts:
@@ -71,6 +79,40 @@ def test_what_is_chosen_is_never_predicted_slower_than_serial(
     chosen = measured.overlap(num_tokens, num_chunks)
     if num_chunks > 1:
         assert chosen.predicted_s < chosen.serial_s
+
+
+@given(
+    compute_s=st.floats(1e-4, 10),
+    penalty=st.floats(0, 1),
+    rate=st.floats(1e4, 1e12),
+    asked=st.sampled_from(["auto", "on", "off"]),
+)
+def test_a_prediction_is_that_of_what_is_chosen(
+    compute_s: float, penalty: float, rate: float, asked: str
+) -> None:
+    measured = costs({2048: compute_s, 1024: compute_s / 2 * (1 + penalty)}, rate=rate)
+    found_s = predicted_s(1024, measured, CHUNKS, asked=asked)
+    num_chunks = 1
+    if asked != "off":
+        num_chunks, decision = choose_overlap(1024, measured, "here", asked=asked)
+        assert decision.asked == asked
+    assert num_chunks > 1 or asked != "on"
+    chosen = measured.overlap(1024, max(num_chunks, 2))
+    assert found_s == (chosen.predicted_s if num_chunks > 1 else chosen.serial_s)
+
+
+@given(exact_s=st.floats(1e-4, 10), int8_s=st.floats(1e-4, 10), error=st.floats(0, 1))
+def test_int8_is_taken_where_it_pays_or_is_asked_for(
+    exact_s: float, int8_s: float, error: float
+) -> None:
+    seconds: dict[Contract, float] = {"exact": exact_s, "int8": int8_s}
+    errors: dict[Contract, float] = {"exact": 0.0, "int8": error}
+    contract, decision = choose_wire(1024, seconds, errors, "here", asked="int8")
+    assert (contract, decision.source) == ("int8", "explicit")
+    contract, decision = choose_wire(1024, seconds, errors, "here", asked="auto")
+    assert (contract == "int8") is (1 - int8_s / exact_s >= LEAST_GAIN)
+    told = (*decision.reasons, *(r for other in decision.rejected for r in other.reasons))
+    assert any(f"{error:.2g}" in reason for reason in told)
 
 
 @given(num_rows=st.integers(1, 10_000))

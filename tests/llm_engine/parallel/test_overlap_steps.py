@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,20 @@ from llm_engine.config import EngineConfig
 from llm_engine.layers.attention import AttentionSpan, PagedCache
 from llm_engine.layers.bound_ops import bind_ops
 from llm_engine.layers.op_choice import OpSizes
-from llm_engine.parallel.layout import Layout
 from llm_engine.parallel.loading import load_share
 from llm_engine.parallel.mesh import Groups, join_part
 from llm_engine.parallel.overlap_choice import StepCosts
+from llm_engine.parallel.overlap_policy import OverlapPolicy
 from llm_engine.parallel.overlap_probe import Probe, Prober
-from llm_engine.parallel.overlap_steps import OverlappedSteps, can_overlap
+from llm_engine.parallel.overlap_seat import layer_exchange
+from llm_engine.parallel.overlap_steps import OverlappedSteps
 from llm_engine.parallel.phase_steps import PhaseSteps
 from llm_engine.parallel.rank_ops import RankOps
+from llm_engine.parallel.shares import cached_heads
 from llm_engine.parallel.step_command import StepCommand
 
 PAGE, TOKENS = 4, 96
+CUTS_ALIKE = frozenset({1, 2})
 MOE = {
     "family": "Qwen3Moe",
     "moe_intermediate_size": 40,
@@ -51,7 +55,9 @@ class Told:
     def __init__(self, num_chunks: int) -> None:
         self._num_chunks = num_chunks
 
-    def __call__(self, updates: Any, like_C: Any, num_tokens: int, world: Any) -> Probe:
+    def __call__(
+        self, updates: Any, like_C: Any, num_tokens: int, world: Any, contracts: Any
+    ) -> Probe:
         cost_s = {num_tokens: 1.0, num_tokens // self._num_chunks: 1.0 / self._num_chunks}
         if self._num_chunks == 2:  # and four are slow
             cost_s[num_tokens // 4] = 0.5
@@ -64,7 +70,9 @@ class Told:
             latency_s=0.0,
             bytes_s=2 * updates.num_layers * 192 * num_tokens,
         )
-        return Probe(costs, frozenset({1, 2}))
+        faster = replace(costs, bytes_s=2 * costs.bytes_s)
+        by_wire = {"exact": costs, "int8": faster}
+        return Probe({c: by_wire[c] for c in contracts}, dict.fromkeys(contracts, 0.25), CUTS_ALIKE)
 
 
 def command(number: int, spans: tuple[AttentionSpan, ...], rows: tuple[int, ...]) -> StepCommand:
@@ -85,6 +93,7 @@ def prefill(tmp_path: Path) -> Callable[..., tuple[list[torch.Tensor], Ledger]]:
         make_prober: Callable[..., Any] | None,
         rate_bytes_s: float = 50e6,
         repeats: int = 1,
+        policy: OverlapPolicy | None = None,
     ) -> tuple[list[torch.Tensor], Ledger]:
         meeting = f"file://{tmp_path}/meeting-{next(number)}"
         config = EngineConfig(model=str(folder), layout=layout, dtype="float32", page_size=PAGE)
@@ -103,12 +112,13 @@ def prefill(tmp_path: Path) -> Callable[..., tuple[list[torch.Tensor], Ledger]]:
             rank_ops = RankOps(share.whole, share.layouts, share.layouts.prefill, mesh, ops)
             cache = PagedCache(share.cached, 40, PAGE, share.dtype)
             ledger = Ledger()
+            cp_heads = [cached_heads(share.whole, rank_ops.layout, r) for r in range(2)]
             overlap = None
             if make_prober is not None:
-                cp = mesh.cp if "cp" in layout else None
-                prober = make_prober(share.cached, ops, share.model.rotary, PAGE, cp)
-                overlap = OverlappedSteps(share.model, rank_ops, prober, ledger)
-            steps = PhaseSteps(share.model, cache, ops, rank_ops, [], overlap)
+                exchange = layer_exchange(share, rank_ops, cp_heads)
+                prober = make_prober(share.cached, ops, share.model.rotary, PAGE, exchange)
+                overlap = OverlappedSteps(share.model, rank_ops, prober, ledger, policy)
+            steps = PhaseSteps(share.model, cache, ops, rank_ops, cp_heads, overlap)
             found: list[torch.Tensor] = []
             with torch.inference_mode():
                 for _ in range(repeats):
@@ -128,6 +138,17 @@ def prefill(tmp_path: Path) -> Callable[..., tuple[list[torch.Tensor], Ledger]]:
     return run
 
 
+def told_free(*_: Any) -> Any:
+    """A prober that finds exchanges that take no time, so that no wire saves any."""
+
+    def probe(updates: Any, like_C: Any, num_tokens: int, world: Any, contracts: Any) -> Probe:
+        found = Told(1)(updates, like_C, num_tokens, world, contracts)
+        free = {c: replace(costs, bytes_s=1e30) for c, costs in found.costs.items()}
+        return replace(found, costs=free)
+
+    return probe
+
+
 def told(num_chunks: int) -> Callable[..., Any]:
     return lambda *_: Told(num_chunks)
 
@@ -141,6 +162,9 @@ def told(num_chunks: int) -> Callable[..., Any]:
         ("tp2,ep2", MOE),
         ("cp2,gather", {}),
         ("cp2,gather", MOE),
+        ("cp2,heads", {}),
+        ("cp2,heads", MOE),
+        ("cp2->tp2", {}),
     ],
 )
 def test_overlapped_steps_give_the_serial_logits(
@@ -169,7 +193,67 @@ def test_a_step_below_the_break_even_is_left_whole(
     assert decision.chosen == "off"
 
 
-@pytest.mark.parametrize("layout", ["tp2", "ep2", "cp2,gather"])
+INT8 = OverlapPolicy(wire="int8")
+
+
+@pytest.mark.parametrize("layout", ["tp2", "cp2,gather", "cp2,heads"])
+def test_an_int8_wire_is_measured_told_and_repeats(
+    layout: str, prefill: Any, model_folder: Callable[..., Path]
+) -> None:
+    """Numbers change by about what the probe found, in chunks and in one; the ledger shows it."""
+    folder = model_folder()
+    (serial,), _ = prefill(folder, layout, None)
+    for policy in (INT8, replace(INT8, overlap="off"), replace(INT8, overlap="on")):
+        (once, again), ledger = prefill(folder, layout, Prober, 1e6, repeats=2, policy=policy)
+        (decision,) = [d for d in ledger if d.what == "wire"]
+        assert (decision.asked, decision.chosen, decision.source) == ("int8", "int8", "explicit")
+        (told_error,) = [float(r.split()[-1]) for r in decision.reasons if "error" in r]
+        assert 0 < told_error < 0.5 / 127 * 8  # half a step of blocks whose peak is 8 of their norm
+        assert torch.equal(once, again), "the same step twice"
+        found = float((once - serial).norm() / serial.norm())
+        num_exchanges = 2 * 2 + 1
+        assert 0 < found < num_exchanges * told_error
+        overlaps = [d.chosen for d in ledger if d.what == "overlap"]
+        assert bool(overlaps) is (policy.overlap != "off")
+
+
+@pytest.mark.parametrize(("num_chunks", "expected"), [(2, "int8"), (1, "exact")])
+def test_a_wire_that_may_be_int8_is_so_where_it_pays(
+    num_chunks: int, expected: str, prefill: Any, model_folder: Callable[..., Path]
+) -> None:
+    """Told that int8 is twice as fast: half of a wire that takes as long as the computation."""
+    policy = OverlapPolicy(overlap="off" if num_chunks == 2 else "auto", wire="auto")
+    prober = told(2) if num_chunks == 2 else told_free
+    _, ledger = prefill(model_folder(), "tp2", prober, policy=policy)
+    (decision,) = [d for d in ledger if d.what == "wire"]
+    assert (decision.chosen, decision.source) == (expected, "tuned")
+    texts = [*decision.reasons, *(r for other in decision.rejected for r in other.reasons)]
+    assert any("error of one layer's exchanges: 0.25" in text for text in texts)
+
+
+def test_off_measures_nothing(prefill: Any, model_folder: Callable[..., Path]) -> None:
+    def no_prober(*_: Any) -> Any:
+        return lambda *_: pytest.fail("nothing is to be measured")
+
+    folder = model_folder()
+    (serial,), _ = prefill(folder, "tp2", None)
+    (found,), ledger = prefill(folder, "tp2", no_prober, policy=OverlapPolicy(overlap="off"))
+    assert torch.equal(found, serial)
+    assert not list(ledger)
+
+
+def test_on_overlaps_below_the_break_even_and_says_so(
+    prefill: Any, model_folder: Callable[..., Path]
+) -> None:
+    _, ledger = prefill(model_folder(), "tp2", told(1), policy=OverlapPolicy(overlap="on"))
+    (decision,) = [d for d in ledger if d.what == "overlap"]
+    assert decision.chosen.startswith("on, ")
+    assert decision.source == "explicit"
+    off = next(r for r in decision.rejected if r.candidate == "off")
+    assert off.reasons == ("predicted faster, but on is asked for",)
+
+
+@pytest.mark.parametrize("layout", ["tp2", "ep2", "cp2,gather", "cp2,heads"])
 def test_the_probe_decides_alike_on_both_ranks(
     layout: str, prefill: Any, model_folder: Callable[..., Path]
 ) -> None:
@@ -180,19 +264,3 @@ def test_the_probe_decides_alike_on_both_ranks(
     torch.testing.assert_close(found, serial, rtol=1e-5, atol=1e-4)
     (decision,) = [d for d in ledger if d.what == "overlap"]
     assert decision.source == "tuned"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("tp2", True),
-        ("ep2", True),
-        ("tp2,ep2", True),
-        ("cp2,gather", True),
-        ("cp2", False),
-        ("cp2,ep2,gather", False),
-        ("pp2", False),
-    ],
-)
-def test_layouts_that_can_overlap(text: str, expected: bool) -> None:
-    assert can_overlap(Layout.parse(text)) is expected

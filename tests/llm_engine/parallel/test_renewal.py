@@ -115,6 +115,8 @@ KILL_TWICE = {5: (1, signal.SIGKILL), 40: (1, signal.SIGKILL)}
         ("tp2", "Llama", TIGHT),
         ("cp2->tp2", "Qwen3", {}),
         ("pp2", "Llama", {}),
+        ("pp2->tp2", "Llama", {}),
+        ("dp2", "Qwen3", {}),
         ("ep2", "Qwen3Moe", {}),
     ],
 )

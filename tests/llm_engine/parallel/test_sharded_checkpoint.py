@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from llm_engine.layers.linear import Linear
+from llm_engine.loader import read_tensors
 from llm_engine.model_config import ModelConfig
+from llm_engine.models.llama import LlamaModel
 from llm_engine.parallel.layout import PhaseLayouts
 from llm_engine.parallel.sharded_checkpoint import ShardedCheckpoint
-from llm_engine.parallel.shares import held_share
+from llm_engine.parallel.shares import held_share, local_config, phase_share, stage_share
+from llm_engine.parallel.slices import BlockSlices, SlicedLinear
 from llm_engine.weights.checkpoint import UnpackedCheckpoint
 from llm_engine.weights.safetensors import SafetensorsCheckpoint
 
@@ -47,8 +51,10 @@ def views(folder: Path, text: str) -> list[tuple[Watched, ShardedCheckpoint]]:
     for rank in range(layouts.num_ranks):
         whole = Watched(folder)
         config = ModelConfig.from_mapping(whole.config)
-        share = held_share(config, layouts, rank)
-        made.append((whole, ShardedCheckpoint(UnpackedCheckpoint(whole), config, share)))
+        share, stage = held_share(config, layouts, rank), stage_share(config, layouts, rank)
+        opened = UnpackedCheckpoint(whole)
+        view = ShardedCheckpoint(opened, config, share, keeps_rows=layouts.is_hybrid, stage=stage)
+        made.append((whole, view))
     return made
 
 
@@ -71,9 +77,6 @@ def test_slices_put_together_are_the_file(text: str, model_folder: Callable[...,
 
 def test_ranks_read_the_file_once_between_them(model_folder: Callable[..., Path]) -> None:
     """Matrices are read by one rank each; only norms and routers, which are small, by all."""
-    from llm_engine.loader import read_tensors
-    from llm_engine.parallel.shares import local_config
-
     folder = model_folder(**MOE)
     for text in ("tp2,ep2", "tp2", "pp2"):
         read = []
@@ -117,3 +120,39 @@ def test_layers_and_experts_count_from_the_ranks_first(model_folder: Callable[..
         second.take(f"model.layers.0.{name.format(0)}"),
         whole.take(f"model.layers.0.{name.format(3)}"),
     )
+
+
+def test_a_rank_holds_its_stage_and_slices_of_the_rest(model_folder: Callable[..., Path]) -> None:
+    """Of pp2->tp2 a rank reads half of the layers whole, and half of each other one."""
+    folder, layouts = model_folder(num_hidden_layers=4), PhaseLayouts.parse("pp2->tp2")
+    for rank, (whole, view) in enumerate(views(folder, "pp2->tp2")):
+        config = ModelConfig.from_mapping(whole.config)
+        held, stage = held_share(config, layouts, rank), stage_share(config, layouts, rank)
+        model = read_tensors(local_config(config, held, held.heads), view, torch.float32)
+        assert isinstance(model, LlamaModel)
+        assert stage is not None
+        used = phase_share(config, layouts.decode, rank)
+        for index, layer in enumerate(model._layers):
+            block = layer.attention
+            if index in stage.layers:
+                block = BlockSlices(stage, used, config.head_dim).attention(block)
+                kept = [block.qkv, block.out, layer.attention.qkv, layer.attention.out]
+                # Slices are views: they take no memory of their own.
+                assert memory(kept) == memory(kept[2:])
+            assert outputs(block.qkv) == (len(used.heads.queries) + 2 * len(used.heads.kv)) * 16
+        names = SafetensorsCheckpoint(folder)
+        sizes = {name: names.stored(name).num_bytes for name in names.untaken()}
+        ends = sum(size for name, size in sizes.items() if ".layers." not in name)
+        layers = sum(sizes.values()) - ends
+        assert 0.75 * layers <= whole.num_bytes <= 0.76 * layers + ends
+
+
+def memory(linears: list[Linear]) -> set[int]:
+    parts = [p for each in linears for p in (each.parts if type(each) is SlicedLinear else (each,))]
+    weights = [part.weight for part in parts if part.weight is not None]
+    return {weight.untyped_storage().data_ptr() for weight in weights}
+
+
+def outputs(linear: Linear) -> int:
+    parts = linear.parts if isinstance(linear, SlicedLinear) else (linear,)
+    return sum(part.weight.shape[0] for part in parts if part.weight is not None)

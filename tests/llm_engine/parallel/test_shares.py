@@ -8,23 +8,31 @@ from hypothesis import strategies as st
 
 from llm_engine.errors import InvalidConfig
 from llm_engine.model_config import ModelConfig, MoeConfig, RopeConfig
+from llm_engine.parallel.exchange_choice import settled
 from llm_engine.parallel.layout import PhaseLayouts
+from llm_engine.parallel.place import Place
 from llm_engine.parallel.shares import (
     WeightShare,
     cached_heads,
     check_fit,
+    head_rows,
     head_shares,
     held_share,
     phase_share,
     ranges,
-    settled,
+    stage_share,
 )
 
 TEXTS = (
     *("tp2", "tp3", "tp4", "cp2", "cp4", "pp2", "pp3", "tp2,pp2", "tp2,cp2", "cp2->tp2"),
     *("tp2,cp2->tp4", "cp4->tp4", "cp4->tp2,cp2", "cp3->tp3", "cp2,pp2->tp2,pp2", "tp2,cp4->tp8"),
+    *("dp2", "dp3", "dp2,tp2", "dp3,tp2"),
 )
-EXPERT_TEXTS = ("ep2", "tp2,ep2", "tp4,ep2", "tp2,ep4", "cp2,ep2->tp2,ep2", "tp2,cp2,ep2", "ep4")
+RESTAGED = ("pp2->tp2", "pp3->tp3", "tp2,pp2->tp4", "tp3,pp2->tp6", "cp2,pp2->tp4", "tp2,pp3->tp6")
+EXPERT_TEXTS = (
+    *("ep2", "tp2,ep2", "tp4,ep2", "tp2,ep4", "cp2,ep2->tp2,ep2", "tp2,cp2,ep2", "ep4"),
+    *("dp2", "dp2,ep2", "dp2,tp2", "dp2,tp2,ep2", "dp2,tp2,ep4", "dp4,ep2"),
+)
 
 
 @st.composite
@@ -87,13 +95,15 @@ def test_terms_of_a_sum_are_complete(model: ModelConfig, text: str) -> None:
     for layout in (layouts.prefill, layouts.decode):
         ranks = range(0, layout.stage, layout.cp)
         shares = [phase_share(model, layout, rank) for rank in ranks]
-        for name, count in (
-            ("channels", model.intermediate_size),
-            ("vocabulary", model.vocab_size),
-        ):
-            assert [i for s in shares for i in getattr(s, name)] == list(range(count))
-        assert [q for s in shares for q in s.heads.queries] == list(range(model.num_heads))
-        assert [s.adds_bias for s in shares] == [True] + [False] * (len(shares) - 1)
+        channels = sorted(i for s in shares for i in s.channels)
+        assert channels == list(range(model.intermediate_size))
+        assert [s.adds_mlp_bias for s in shares] == [True] + [False] * (len(shares) - 1)
+        # The ranks of each part of the sequences have all heads and all words between them.
+        for part in range(0, len(shares), layout.tp):
+            own = shares[part : part + layout.tp]
+            assert [i for s in own for i in s.vocabulary] == list(range(model.vocab_size))
+            assert [q for s in own for q in s.heads.queries] == list(range(model.num_heads))
+            assert [s.adds_bias for s in own] == [True] + [False] * (len(own) - 1)
         stages = [phase_share(model, layout, p * layout.stage).layers for p in range(layout.pp)]
         assert [i for layers in stages for i in layers] == list(range(model.num_layers))
         assert all(a.stop == b.start for a, b in pairwise(stages))
@@ -117,6 +127,41 @@ def test_every_part_of_an_expert_is_held_once(
     held = [(e, c) for s in shares for e in s.experts for c in s.expert_channels]
     assert sorted(held) == [(e, c) for e in range(num_experts) for c in range(24)]
     assert [s.adds_expert_bias for s in shares].count(True) == layouts.prefill.ep
+
+
+@given(models(), st.sampled_from((*TEXTS, *RESTAGED)))
+def test_logits_are_computed_once_with_words_that_are_held(model: ModelConfig, text: str) -> None:
+    layouts = fitting(model, text)
+    for layout in (layouts.prefill, layouts.decode):
+        last = range(layout.num_ranks - layout.stage, layout.num_ranks)
+        rows = {rank: head_rows(model, layout, Place.of(layout, rank)) for rank in last}
+        assert sorted(word for run in rows.values() for word in run) == list(
+            range(model.vocab_size)
+        )
+        for rank, run in rows.items():
+            assert set(run) <= set(held_share(model, layouts, rank).head)
+
+
+@given(models(), st.sampled_from(RESTAGED))
+def test_stages_hold_what_their_ranks_decode_with(model: ModelConfig, text: str) -> None:
+    layouts = fitting(model, text)
+    for rank in range(layouts.num_ranks):
+        held, stage = held_share(model, layouts, rank), stage_share(model, layouts, rank)
+        assert stage is not None
+        used = phase_share(model, layouts.decode, rank)
+        cached = cached_heads(model, layouts.prefill, rank)
+        assert set(used.layers) == set(held.layers) == set(range(model.num_layers))
+        assert set(cached.queries) <= set(stage.heads.queries)
+        for outer, inner in ((stage, used), (held, used)):
+            for name in ("queries", "kv"):
+                assert set(getattr(inner.heads, name)) <= set(getattr(outer.heads, name))
+            assert set(inner.channels) <= set(outer.channels)
+        # A bias is added by one rank of those that decode, which has to have it.
+        assert stage.adds_bias or not used.adds_bias
+        for phase in (layouts.prefill, layouts.decode):
+            needed = phase_share(model, phase, rank)
+            assert set(needed.vocabulary) <= set(held.vocabulary)
+            assert set(needed.head) <= set(held.head)
 
 
 def fitting(model: ModelConfig, text: str) -> PhaseLayouts:

@@ -22,9 +22,12 @@ commands = st.builds(
             st.sampled_from(("save", "load", "drop", "copy", "give_back")),
             numbers,
             small,
+            small,
         ),
         max_size=3,
     ).map(tuple),
+    part_rows=numbers,
+    adapters=numbers,
 )
 
 

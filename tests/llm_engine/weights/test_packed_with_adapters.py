@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from llm_engine.adapters.adapter_set import AdapterSet
-from llm_engine.adapters.lora import LoraAdapter, Update
+from llm_engine.adapters.lora import LoraAdapter
+from llm_engine.adapters.update import Update
 from llm_engine.loader import load_weights
 from llm_engine.weights.checkpoint import UnpackedCheckpoint
 from llm_engine.weights.gguf import GgufCheckpoint

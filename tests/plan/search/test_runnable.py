@@ -15,11 +15,17 @@ TP8 = Layout(tp=8, experts="reduce")
     ("prefill", "decode", "text"),
     [
         (Layout(), Layout(), "tp1"),
-        (TP8, TP8, "tp8"),
+        (TP8, TP8, "tp8,ep8"),
         (Layout(cp=8, experts="gather"), TP8, "cp8,ep8->tp8,ep8"),
         (Layout(cp=8, experts="exchange"), TP8, "cp8,ep8,a2a->tp8,ep8"),
         (Layout(cp=4, experts="dense"), Layout(tp=4, experts="dense"), "cp4->tp4"),
-        (Layout(pp=2, tp=2, experts="reduce"), Layout(pp=2, tp=2, experts="reduce"), "tp2,pp2"),
+        (Layout(pp=2, tp=2, experts="columns"), Layout(pp=2, tp=2, experts="columns"), "tp2,pp2"),
+        (Layout(tp=2, experts="columns"), Layout(tp=2, experts="columns"), "tp2"),
+        (Layout(pp=2, experts="local"), Layout(tp=2, experts="columns"), "pp2->tp2"),
+        (Layout(pp=2, tp=2, experts="columns"), Layout(tp=4, experts="columns"), "tp2,pp2->tp4"),
+        (Layout(dp=4, experts="gather"), Layout(dp=4, experts="gather"), "dp4,ep4"),
+        (Layout(dp=4, experts="exchange"), Layout(dp=4, experts="gather"), "dp4,ep4,a2a->dp4,ep4"),
+        (Layout(dp=2, tp=2, experts="gather"), Layout(dp=2, tp=2, experts="gather"), "dp2,tp2,ep4"),
     ],
 )
 def test_layouts_as_the_engine_reads_them(prefill, decode, text):
@@ -29,7 +35,7 @@ def test_layouts_as_the_engine_reads_them(prefill, decode, text):
 
 
 def test_replicas_are_services_of_their_own():
-    replica = Layout(replicas=4, tp=2, experts="reduce")
+    replica = Layout(replicas=4, tp=2, experts="columns")
     found = runnable("qwen3_moe", replica, replica)
     assert (found.text, found.services) == ("tp2", 4)
 
@@ -37,7 +43,8 @@ def test_replicas_are_services_of_their_own():
 @pytest.mark.parametrize(
     ("prefill", "decode", "why"),
     [
-        (TP8, Layout(dp=8, experts="gather"), "DP"),
+        (TP8, Layout(dp=8, experts="gather"), "dp is 1 for prefill and 8"),
+        (Layout(dp=8, experts="local"), Layout(dp=8, experts="local"), "replicas do the same"),
         (TP8, Layout(tp=8, experts="reduce", kv_shard=2), "divided by tokens"),
         (Layout(tp=8, experts="reduce", wire="int8"), TP8, "int8"),
         (Layout(tp=2, cp=4, experts="exchange"), TP8, "rows sent to their experts"),

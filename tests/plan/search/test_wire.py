@@ -87,3 +87,15 @@ def test_island_or_flat_ring_as_the_tuners_of_two_boxes_chose():
     found = exchange_of(load_machine("8x-l40s"))
     island_s = 2 * 3 / 4 * large / 25.4e9 + large / 4 / 9.7e9
     assert found.seconds("all_reduce", large, 8) == pytest.approx(island_s, rel=0.03)
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_constants_of_links_are_in_order_on_every_machine(name):
+    """Peers where they reach each other; who talks to all is never faster than to a neighbour."""
+    machine = load_machine(name)
+    exchange = exchange_of(machine)
+    assert exchange.is_staged == (machine.links.p2p != "yes" or not machine.links.hop_bytes_s)
+    for links in (exchange.inside, exchange.over):
+        assert links.latency_s > 0
+        assert 0 < links.fan_bytes_s <= links.ring_bytes_s
+    assert exchange.over.ring_bytes_s <= exchange.inside.ring_bytes_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,7 @@ from kernels.calibration.event_order import out_of_order
 from kernels.calibration.seat import Seat, busy_s, cpu_s
 from kernels.collectives.schedules.graph import Schedule
 from kernels.collectives.schedules.threads import Actions, run_threads
+from kernels.collectives.schedules.threads import Ran as NodeRan
 from kernels.collectives.schedules.virtual_time import Timeline
 from workers.planning.validation.chain import Action, Segment
 from workers.planning.validation.layouts import AnyStep, build, weights_for
@@ -22,18 +24,30 @@ from workers.planning.validation.toys import Weights
 _TOLERANCE = 2e-3
 
 
+@dataclass(frozen=True, slots=True)
+class NodeRun:
+    """When a node ran, on the clock that all processes share, and how long it had a core."""
+
+    name: str
+    begin_s: float
+    end_s: float
+    core_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
     """One run of a plan on one rank.
 
     `took_s` from the common begin to this rank's end; `cpu_s` of this process; `busy_s` of all
     processors meanwhile. `disorder` names two nodes that ran the wrong way round, if any did.
+    `nodes` are those of the rank, in the order of their begin.
     """
 
     took_s: float
     cpu_s: float
     busy_s: float
     disorder: str
+    nodes: tuple[NodeRun, ...]
 
 
 def check(seat: Seat, plan: Plan, rate_bytes_s: float) -> float:
@@ -56,8 +70,8 @@ def check(seat: Seat, plan: Plan, rate_bytes_s: float) -> float:
     return off
 
 
-def run(seat: Seat, plan: Plan, rate_bytes_s: float, timeline: Timeline) -> Ran:
-    """Run a plan once and compare the order of its nodes with virtual time's."""
+def run(seat: Seat, plan: Plan, rate_bytes_s: float, timeline: Timeline | None) -> Ran:
+    """Run a plan once and compare the order of its nodes with virtual time's, if that is given."""
     _, whole = _built(seat, plan, rate_bytes_s)
     communicator = seat.communicator(rate_bytes_s)
     actions = _in_inference(whole.actions)
@@ -69,7 +83,10 @@ def run(seat: Seat, plan: Plan, rate_bytes_s: float, timeline: Timeline) -> Ran:
         took_s=took_s,
         cpu_s=used_s - begin_cpu_s,
         busy_s=all_s - begin_busy_s,
-        disorder=out_of_order(_bare(whole.schedule), seat.rank, ran, timeline),
+        disorder=_disorder(whole.schedule, seat.rank, ran, timeline),
+        nodes=tuple(
+            NodeRun(r.node.name, begin_s + r.begin_s, begin_s + r.end_s, r.core_s) for r in ran
+        ),
     )
 
 
@@ -96,5 +113,9 @@ def _in_inference(actions: Actions) -> dict[str, Action]:
     return {name: wrapped(action) for name, action in actions.items()}
 
 
-def _bare(schedule: Schedule) -> Schedule:
-    return replace(schedule, name=f"real run of {schedule.name}")
+def _disorder(
+    schedule: Schedule, rank: int, ran: Sequence[NodeRan], timeline: Timeline | None
+) -> str:
+    if timeline is None:
+        return ""
+    return out_of_order(replace(schedule, name=f"real run of {schedule.name}"), rank, ran, timeline)

@@ -79,7 +79,13 @@ def with_seconds(
     def timed(node: Node) -> Node:
         if node.kind != "compute":
             return node
-        computing_s = sum(calibration.seconds(work) for work in works[node.place])
-        return replace(node, duration_s=computing_s + calibration.handoff_s)
+        took_s = calibration.in_steps.computing_s(*alone_s(works[node.place], calibration))
+        return replace(node, duration_s=took_s)
 
     return replace(schedule, nodes=tuple(timed(node) for node in schedule.nodes))
+
+
+def alone_s(works: Sequence[Work], calibration: Calibration) -> tuple[float, float]:
+    """Seconds of the works' calls, and of the rest of them, each in a loop of its own."""
+    calls_s = sum(calibration.call_s(work) for work in works)
+    return calls_s, sum(calibration.seconds(work) for work in works) - calls_s

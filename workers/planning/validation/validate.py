@@ -6,40 +6,25 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from kernels.calibration.crew import Crew
+from kernels.calibration.drift import drift
 from kernels.calibration.event_order import event_order_problem
 from kernels.calibration.table import Calibration
+from kernels.calibration.timing import spread_of
 from kernels.calibration.together import predict
-from kernels.collectives.schedules.virtual_time import Timeline
+from kernels.collectives.schedules.graph import Schedule
 from workers.planning.validation.layouts import layouts_of
-from workers.planning.validation.report import QUIET_RATIO, Report, Row
-from workers.planning.validation.running import check, run
+from workers.planning.validation.report import Report, Row
+from workers.planning.validation.rounds import Case, run_rounds
+from workers.planning.validation.running import check
 from workers.planning.validation.step import Plan
 from workers.planning.validation.toys import TOYS, Toy
 from workers.planning.validation.tracing import trace, with_seconds
 
 # Links on which the wire takes about a third, as much, and three times as long as computing.
 RATIOS = (1 / 3, 1.0, 3.0)
-NUM_RUNS = 5
-_MOST_ROUNDS = 12
-
-
-@dataclass(slots=True)
-class _Case:
-    """A plan at a rate: its prediction, made before any run, and its runs."""
-
-    plan: Plan
-    rate_bytes_s: float
-    timeline: Timeline
-    order: str
-    runs: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-
-    @property
-    def num_quiet(self) -> int:
-        return sum(disturbed <= QUIET_RATIO for disturbed, _ in self.runs)
 
 
 def plans_of(toys: Sequence[Toy]) -> list[Plan]:
@@ -66,62 +51,57 @@ def validate(
     Whether a run counts depends on what other programs used meanwhile, never on its time.
     Raises: CrewFailed; ValueError where a prediction would rest on the very sizes it predicts.
     """
-    begin_s = time.monotonic()
-    cases = [
+    begin_s, load = time.monotonic(), os.getloadavg()[0]
+    predicted = [
         _predicted(plan, calibration, round(calibration.balance_bytes_s * ratio) * 1.0)
         for ratio in RATIOS
         for plan in plans_of(toys)
     ]
+    cases = [case for case, _ in predicted]
     say(f"{len(cases)} predictions")
+    drifted = drift(crew, calibration)
     for case in cases:
         crew.run(check, case.plan, case.rate_bytes_s)
-    for number in range(_MOST_ROUNDS):
-        todo = [case for case in cases if case.num_quiet < NUM_RUNS]
-        is_late = time.monotonic() - begin_s > limit_s and number >= NUM_RUNS
-        if not todo or is_late:
-            break
-        say(f"round {number + 1}: {len(todo)} plans")
-        for case in todo:
-            _run(crew, case)
+    run_rounds(crew, cases, say, limit_s)
     return Report(
-        rows=tuple(_row(case) for case in cases),
+        rows=tuple(_row(*each) for each in predicted),
         machine=machine,
         calibrated=calibration.made,
         calibration_disturbed=calibration.disturbed,
+        load=load,
+        drift=drifted,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         duration_s=round(time.monotonic() - begin_s, 1),
     )
 
 
-def _predicted(plan: Plan, calibration: Calibration, rate_bytes_s: float) -> _Case:
+def _predicted(plan: Plan, calibration: Calibration, rate_bytes_s: float) -> tuple[Case, Schedule]:
+    """The plan with its prediction, and its schedule with the seconds of computing."""
     if rate_bytes_s in calibration.seen_bytes_s:
         raise ValueError(f"{rate_bytes_s} B/s was measured by the calibration itself")
     schedule, works = trace(plan)
-    timeline = predict(with_seconds(schedule, works, calibration), calibration, rate_bytes_s)
-    return _Case(plan, rate_bytes_s, timeline, event_order_problem(schedule, timeline))
+    timed = with_seconds(schedule, works, calibration)
+    timeline = predict(timed, calibration, rate_bytes_s)
+    return Case(plan, rate_bytes_s, timeline, event_order_problem(schedule, timeline)), timed
 
 
-def _run(crew: Crew, case: _Case) -> None:
-    ran = crew.run(run, case.plan, case.rate_bytes_s, case.timeline)
-    took_s = max(each.took_s for each in ran)
-    foreign_s = max(each.busy_s for each in ran) - sum(each.cpu_s for each in ran)
-    disturbed = max(0.0, foreign_s) / (took_s * (os.cpu_count() or 1))
-    case.runs.append((disturbed, took_s))
-    case.order = case.order or next((each.disorder for each in ran if each.disorder), "")
-
-
-def _row(case: _Case) -> Row:
-    quietest = sorted(case.runs)[:NUM_RUNS]
-    times = sorted(took_s for _, took_s in quietest)
-    median_s = statistics.median(times)
+def _row(case: Case, schedule: Schedule) -> Row:
+    assert case.timeline is not None  # every case of a validation is predicted first
+    computing = [node for node in schedule.nodes if node.kind == "compute"]
+    names = {node.name for node in computing}
     return Row(
         group=case.plan.toy.name,
         plan=case.plan.name,
         rate_bytes_s=case.rate_bytes_s,
         predicted_s=case.timeline.duration_s,
-        measured_s=median_s,
-        spread=(times[-2] - times[1]) / median_s if len(times) >= 4 else 0.0,
-        num_runs=len(times),
-        disturbed=statistics.median(disturbed for disturbed, _ in quietest),
+        measured_s=statistics.median(case.times_s),
+        predicted_core_s=max(
+            sum(node.duration_s for node in computing if node.rank == rank)
+            for rank in schedule.ranks
+        ),
+        measured_core_s=statistics.median(run.core_s(names) for run in case.counted),
+        spread=spread_of(case.times_s),
+        num_runs=len(case.times_s),
+        disturbed=case.disturbed,
         order=case.order,
     )

@@ -1,6 +1,5 @@
 """The table: whole or not at all, for one machine, and naming what differs."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,8 +8,9 @@ from kernels.collectives.choice import Question, choose
 from kernels.collectives.costs import SEEDS
 from kernels.collectives.group import Group
 from kernels.collectives.topology import this_topology, topology_of
-from kernels.collectives.tuning.table import Entry, Table, TableError, Times, load, save
+from kernels.collectives.tuning.table import Entry, Table, Times, load, save
 from kernels.hardware.machine import load_machine
+from kernels.table_file import TableFileError
 
 HERE = topology_of(load_machine("8x-l40s"))
 FAST = Times(least=80, p20=85, p50=90, p80=95, p95=100)
@@ -73,28 +73,21 @@ def test_a_measured_choice_is_taken_in_its_bucket_and_says_so(tmp_path):
 def test_another_machine_is_named_by_field_and_both_values(tmp_path):
     path = save(TABLE, tmp_path / "t.json")
     slower = replace(HERE, links=("pcie-gen4-x8", *HERE.links[1:]), p2p="no")
-    with pytest.raises(TableError, match=r"links: measured with .*x16.*here is .*x8") as caught:
+    with pytest.raises(TableFileError, match=r"links: measured with .*x16.*here is .*x8") as caught:
         load(path, slower, 2)
     assert "p2p: measured with yes, here is no" in str(caught.value)
-    with pytest.raises(TableError, match="measured with \\[2\\] ranks, here are 4"):
+    with pytest.raises(TableFileError, match="measured with \\[2\\] ranks, here are 4"):
         load(path, HERE, 4)
 
 
-@pytest.mark.parametrize("damage", ["cut", "edited", "schema", "missing"])
+@pytest.mark.parametrize("damage", ["cut", "edited"])
 def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
     path = save(TABLE, tmp_path / "t.json")
     text = path.read_text()
-    record = json.loads(text)
-    if damage == "cut":
-        path.write_text(text[: len(text) // 2])
-    elif damage == "edited":
-        path.write_text(text.replace('"p2p": "yes"', '"p2p": "no"'))
-    elif damage == "schema":
-        path.write_text(json.dumps(record | {"schema": 9}))
-    else:
-        del record["entries"]
-        path.write_text(json.dumps(record))
-    with pytest.raises(TableError, match=r"t\.json"):
+    cut, edited = text[: len(text) // 2], text.replace('"p2p": "yes"', '"p2p": "no"')
+    assert edited != text
+    path.write_text(cut if damage == "cut" else edited)
+    with pytest.raises(TableFileError, match=r"t\.json.*`lanewise tune`"):
         load(path, HERE, 2)
 
 

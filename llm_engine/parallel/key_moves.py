@@ -1,0 +1,115 @@
+"""Keys and values on their way from the ranks of a stage to those that decode, and back."""
+
+# N tokens, K key/value heads, D head dim, h heads that go from one rank to another.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kernels.collectives.protocol import Communicator
+from llm_engine.layers.attention import PagedCache
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The heads and layers of the model whose keys and values one rank's cache has."""
+
+    heads: range
+    layers: range
+
+
+class KeyMoves:
+    """Copies of tokens' keys and values from one division of layers and heads to another.
+
+    A layer's head is sent by the lowest rank that has it. One exchange among all ranks for each
+    layer of the longest stage: all ranks send and receive at the same time, and the memory for it
+    is that of one layer. Exact: values are moved.
+    Cost: a rank sends at most N layers K 2 D values of its own, of which 1 / ranks stay.
+    """
+
+    def __init__(
+        self,
+        world: Communicator,
+        sources: Sequence[Holding],
+        source: PagedCache,
+        targets: Sequence[Holding],
+        target: PagedCache,
+    ) -> None:
+        """Both holdings are those of all ranks; the caches are this rank's own."""
+        self._world = world
+        self._sources, self._targets = sources, targets
+        self._source, self._target = source, target
+        layers = sorted({layer for held in sources for layer in held.layers})
+        stages = dict.fromkeys(held.layers for held in targets)
+        divided = stages if len(stages) > 1 else dict.fromkeys(held.layers for held in sources)
+        # In each turn one layer of every stage, so that no rank waits for its turn.
+        longest = max(len(stage) for stage in divided)
+        self._turns = [
+            [stage[turn] for stage in divided if turn < len(stage)] for turn in range(longest)
+        ]
+        assert sorted(layer for turn in self._turns for layer in turn) == layers
+
+    def __call__(self, source_rows: Sequence[int], target_rows: Sequence[int]) -> None:
+        """Copy tokens by their rows of a layer. All ranks give the same rows."""
+        if not source_rows:
+            return
+        source_N = torch.tensor(source_rows, dtype=torch.int64)
+        target_N = torch.tensor(target_rows, dtype=torch.int64)
+        for layers in self._turns:
+            self._move(layers, source_N, target_N)
+
+    def _move(self, layers: Sequence[int], source_N: torch.Tensor, target_N: torch.Tensor) -> None:
+        rank, num_ranks = self._world.group.rank, self._world.group.size
+        own = self._sources[rank]
+        width = 2 * self._source.head_dim
+        parts: list[torch.Tensor] = []
+        sizes: list[int] = []
+        for to in range(num_ranks):
+            found = [
+                self._taken(layer, own, heads, source_N)
+                for layer in layers
+                if (heads := self._sent(layer, rank, to))
+            ]
+            parts += found
+            sizes.append(sum(map(len, found)))
+        first = self._source.layers[0]
+        sent = torch.cat(parts) if parts else first.new_empty(0, width)
+        arrived, _ = self._world.all_to_all(sent, sizes)
+        start = 0
+        for sender in range(num_ranks):
+            for layer in layers:
+                heads = self._sent(layer, sender, rank)
+                length = len(heads) * len(target_N)
+                if heads:
+                    self._put(layer, heads, target_N, arrived[start : start + length])
+                start += length
+
+    def _sent(self, layer: int, sender: int, receiver: int) -> range:
+        """The heads of a layer that go from one rank to another."""
+        wanted, has = self._targets[receiver], self._sources[sender]
+        if layer not in wanted.layers or layer not in has.layers:
+            return range(0)
+        known = [s.heads for s in self._sources[:sender] if layer in s.layers]
+        heads = [
+            head
+            for head in wanted.heads
+            if head in has.heads and not any(head in before for before in known)
+        ]
+        return range(heads[0], heads[-1] + 1) if heads else range(0)
+
+    def _taken(self, layer: int, held: Holding, heads: range, rows_N: torch.Tensor) -> torch.Tensor:
+        """Shapes: result (N h, 2 D)."""
+        slots_2KD = self._source.layers[layer - held.layers.start].flatten(0, 1)
+        run = slice(heads.start - held.heads.start, heads.stop - held.heads.start)
+        kv_N2hD = slots_2KD[:, :, run].index_select(0, rows_N)
+        return kv_N2hD.transpose(1, 2).flatten(0, 1).flatten(1)
+
+    def _put(self, layer: int, heads: range, rows_N: torch.Tensor, kv: torch.Tensor) -> None:
+        held = self._targets[self._world.group.rank]
+        slots_2KD = self._target.layers[layer - held.layers.start].flatten(0, 1)
+        run = slice(heads.start - held.heads.start, heads.stop - held.heads.start)
+        kv_N2hD = kv.view(len(rows_N), len(heads), 2, -1).transpose(1, 2)
+        slots_2KD[:, :, run].index_copy_(0, rows_N, kv_N2hD)
