@@ -58,9 +58,6 @@ def unserved(layout: Layout) -> Unserved | None:
             "after it: no schedule hides that"
         )
         return Unserved(reason, f"take tp{layout.num_ranks}", hides=False)
-    if layout.dp > 1:
-        reason = "ranks with few rows of their own gather all rows for every MLP, and none is cut"
-        return Unserved(reason, f"take tp{layout.num_ranks}", hides=False)
     if layout.cp > 1 and (layout.tp > 1 or layout.ep > 1):
         other = "tp" if layout.tp > 1 else "ep"
         reason = (

@@ -211,6 +211,8 @@ def _today(found: Serving, plan: ServingPlan) -> str:
     if not today.text:
         return f"no: {today.reason}; the layouts above are planned"
     command = f"lanewise serve --model {found.model} --layout '{today.text}'"
+    if today.wire != "exact":
+        command += f" --wire {today.wire}"
     if today.slower:
         command += f" ({today.prefill} then {today.decode}, {today.slower:+.0%} time)"
     if today.services > 1:

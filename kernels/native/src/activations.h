@@ -1,15 +1,21 @@
 // The rows that a quantised matrix is multiplied by, as integers with one scale a row and group.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "weights.h"
 
 namespace lw {
 
-// Rows that a product takes from tiles instead of registers; none where there are no tiles.
+// Rows that a product takes from tiles instead of registers: none where there are no tiles, else
+// whole tiles and, where they are most of one, the last rows, whose tile then is not full.
 inline int64_t tiled_rows(int64_t num_rows) {
 #ifdef LW_TILES
-  if (tiles::are_allowed()) return num_rows / tiles::kRows * tiles::kRows;
+  constexpr int64_t kFrom = 9;  // a tile takes as long as this many rows in registers
+  if (tiles::are_allowed()) {
+    const int64_t rest = num_rows % tiles::kRows;
+    return num_rows - rest + (rest >= kFrom ? tiles::kRows : 0);
+  }
 #endif
   (void)num_rows;
   return 0;
@@ -20,24 +26,28 @@ inline int64_t tiled_rows(int64_t num_rows) {
 // low ones. `sums` are the groups' sums of the rounded values.
 struct Activations {
   uint8_t* quants;
-  float* scales;  // (groups, rows): a product reads neighbouring rows
-  float* sums;    // (groups, rows)
+  float* scales;  // (groups, padded rows): a product reads neighbouring rows
+  float* sums;    // (groups, padded rows)
   int64_t num_rows;
+  int64_t padded_rows;  // with those that only fill a tile
   int64_t num_columns;
   int32_t group;
   int32_t bits;  // of the weights they are made for
 
+  static int64_t padded(int64_t num_rows) { return std::max(num_rows, tiled_rows(num_rows)); }
+  static int64_t quant_bytes(const Weight& w, int64_t num_rows) {
+    return (padded(num_rows) * w.num_columns * (w.bits == 4 ? 1 : 2) + 63) / 64 * 64;
+  }
   static int64_t bytes(const Weight& w, int64_t num_rows) {
-    const int64_t quants = num_rows * w.num_columns * (w.bits == 4 ? 1 : 2);
-    return (quants + 63) / 64 * 64 + 2 * 4 * num_rows * num_groups(w) + 64;
+    return quant_bytes(w, num_rows) + 2 * 4 * padded(num_rows) * num_groups(w) + 64;
   }
   static Activations in(void* memory, const Weight& w, int64_t num_rows) {
     Activations a;
-    const int64_t quants = num_rows * w.num_columns * (w.bits == 4 ? 1 : 2);
     a.quants = static_cast<uint8_t*>(memory);
-    a.scales = reinterpret_cast<float*>(a.quants + (quants + 63) / 64 * 64);
-    a.sums = a.scales + num_rows * num_groups(w);
+    a.scales = reinterpret_cast<float*>(a.quants + quant_bytes(w, num_rows));
+    a.sums = a.scales + padded(num_rows) * num_groups(w);
     a.num_rows = num_rows;
+    a.padded_rows = padded(num_rows);
     a.num_columns = w.num_columns;
     a.group = w.group;
     a.bits = w.bits;
@@ -92,9 +102,13 @@ inline void quantise(const Activations& a, int64_t row, const float* x, int64_t 
       sum = round_group(x + start, a.group, inverse, reinterpret_cast<int16_t*>(quants) + column,
                         store_int16);
     }
-    const int64_t at = column / a.group * a.num_rows + row;
-    a.scales[at] = scale;
-    a.sums[at] = scale * sum;
+    const int64_t at = column / a.group * a.padded_rows;
+    a.scales[at + row] = scale;
+    a.sums[at + row] = scale * sum;
+    if (row + 1 < a.num_rows) continue;
+    // What only fills a tile is multiplied too; zeros make that cheap whatever its bytes are.
+    std::fill(a.scales + at + a.num_rows, a.scales + at + a.padded_rows, 0.0f);
+    std::fill(a.sums + at + a.num_rows, a.sums + at + a.padded_rows, 0.0f);
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace lw {
 
-constexpr int64_t kRowBlock = 64;    // rows of one task of a product
+constexpr int64_t kRowBlock = 128;   // rows of one task of a product
 constexpr int64_t kTaskColumns = 32;  // columns of one task, a whole group of what reads them
 
 struct Norm {

@@ -58,11 +58,11 @@ inline void panel4(const Weight& w, const Activations& a, const uint8_t* panel,
     }
     const Floats scale = load_scales<kIsWide>(panel + 4 * kStep);
     for (int m = 0; m < kRows; ++m) {
-      y[m] = fma(to_floats(total(sum[m])), mul(scale, set1(scales[g * a.num_rows + m])), y[m]);
+      y[m] = fma(to_floats(total(sum[m])), mul(scale, set1(scales[g * a.padded_rows + m])), y[m]);
     }
     if constexpr (kHasMinima) {
       const Floats minimum = load_scales<kIsWide>(panel + 4 * kStep + kScaleBytes);
-      for (int m = 0; m < kRows; ++m) y[m] = fma(minimum, set1(sums[g * a.num_rows + m]), y[m]);
+      for (int m = 0; m < kRows; ++m) y[m] = fma(minimum, set1(sums[g * a.padded_rows + m]), y[m]);
     }
     panel += kGroupBytes;
   }
@@ -103,12 +103,12 @@ inline void panel8(const Weight& w, const Activations& a, const uint8_t* panel, 
     const Floats scale = load_scales<kIsWide>(panel);
     panel += kScaleBytes;
     for (int m = 0; m < kRows; ++m) {
-      y[m] = fma(to_floats(sum[m]), mul(scale, set1(scales[g * a.num_rows + m])), y[m]);
+      y[m] = fma(to_floats(sum[m]), mul(scale, set1(scales[g * a.padded_rows + m])), y[m]);
     }
     if constexpr (kHasMinima) {
       const Floats minimum = load_scales<kIsWide>(panel);
       panel += kScaleBytes;
-      for (int m = 0; m < kRows; ++m) y[m] = fma(minimum, set1(sums[g * a.num_rows + m]), y[m]);
+      for (int m = 0; m < kRows; ++m) y[m] = fma(minimum, set1(sums[g * a.padded_rows + m]), y[m]);
     }
   }
   for (int m = 0; m < kRows; ++m) store(tile + m * kLanes, y[m]);
@@ -177,21 +177,22 @@ template <bool kHasMinima, bool kIsWide>
 inline void rows_of(const Weight& w, const Activations& a, const uint8_t* panel, uint8_t* bytes,
                     int64_t first, int64_t end, float* tile) {
   const int64_t tiled = tiled_rows(end - first);
+  const int64_t rest = std::min(first + tiled, end);
+  float* rest_tile = tile + (rest - first) * simd::kLanes;
   if (w.bits == 8) {
     if (tiled > 0) unpack_panel8(w, panel, bytes);
-    const int64_t rest = multiply_tiles<kHasMinima, kIsWide>(w, a, panel, bytes, first, end, tile);
-    rows8<kHasMinima, kIsWide>(w, a, panel, rest, end, tile + (rest - first) * simd::kLanes);
-  } else if (end - first >= kUnpackFrom) {
+    multiply_tiles<kHasMinima, kIsWide>(w, a, panel, bytes, first, tiled, tile);
+    rows8<kHasMinima, kIsWide>(w, a, panel, rest, end, rest_tile);
+  } else if (tiled > 0 || end - first >= kUnpackFrom) {
     unpack_panel4(w, panel, bytes);
-    const int64_t rest = multiply_tiles<kHasMinima, kIsWide>(w, a, panel, bytes, first, end, tile);
-    rows4<kHasMinima, kIsWide, true>(w, a, panel, bytes, rest, end,
-                                     tile + (rest - first) * simd::kLanes);
+    multiply_tiles<kHasMinima, kIsWide>(w, a, panel, bytes, first, tiled, tile);
+    rows4<kHasMinima, kIsWide, true>(w, a, panel, bytes, rest, end, rest_tile);
   } else {
     rows4<kHasMinima, kIsWide, false>(w, a, panel, bytes, first, end, tile);
   }
 }
 
-// Rows [first, end) times one panel into `tile` (rows, lanes); `bytes` is room for the panel
+// Rows [first, end) times one panel into `tile` (rows, lanes), whose rows fill whole tiles; `bytes` is room for the panel
 // taken apart (`unpacked_bytes`); the thread has a TileScope.
 inline void multiply_panel(const Weight& w, const Activations& a, int64_t panel, int64_t first,
                            int64_t end, uint8_t* bytes, float* tile) {

@@ -14,7 +14,7 @@ namespace lw {
 class TileScope {
  public:
   TileScope(const Weight& w, int64_t num_rows)
-      : shapes_(tiles::are_allowed() && num_rows >= tiles::kRows, w.group) {}
+      : shapes_(tiled_rows(num_rows) > 0, w.group) {}
 
  private:
   tiles::Shapes shapes_;
@@ -61,23 +61,22 @@ inline void multiply_tile(const Weight& w, const Activations& a, const uint8_t* 
     x += w.group;
     bytes += kLanes * w.group;
     at += group_bytes(w);
-    scales += a.num_rows;
-    sums += a.num_rows;
+    scales += a.padded_rows;
+    sums += a.padded_rows;
   }
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) store(tile + m * kLanes, y[m]);
 }
 
-// Multiplies whole tiles of rows from `first` on; returns the first row that is left.
+// Multiplies rows [first, first + num_rows), whole tiles.
 template <bool kHasMinima, bool kIsWide>
-inline int64_t multiply_tiles(const Weight& w, const Activations& a, const uint8_t* panel,
-                              const uint8_t* bytes, int64_t first, int64_t end, float* tile) {
-  if (!tiles::are_allowed()) return first;
-  for (; first + tiles::kRows <= end; first += tiles::kRows, tile += tiles::kRows * simd::kLanes) {
-    if (w.bits == 8) multiply_tile<kHasMinima, kIsWide, true>(w, a, panel, bytes, first, tile);
-    else multiply_tile<kHasMinima, kIsWide, false>(w, a, panel, bytes, first, tile);
+inline void multiply_tiles(const Weight& w, const Activations& a, const uint8_t* panel,
+                           const uint8_t* bytes, int64_t first, int64_t num_rows, float* tile) {
+  for (int64_t row = first; row < first + num_rows; row += tiles::kRows) {
+    if (w.bits == 8) multiply_tile<kHasMinima, kIsWide, true>(w, a, panel, bytes, row, tile);
+    else multiply_tile<kHasMinima, kIsWide, false>(w, a, panel, bytes, row, tile);
+    tile += tiles::kRows * simd::kLanes;
   }
-  return first;
 }
 
 #else
@@ -88,10 +87,8 @@ class TileScope {
 };
 
 template <bool, bool>
-inline int64_t multiply_tiles(const Weight&, const Activations&, const uint8_t*, const uint8_t*,
-                              int64_t first, int64_t, float*) {
-  return first;
-}
+inline void multiply_tiles(const Weight&, const Activations&, const uint8_t*, const uint8_t*,
+                           int64_t, int64_t, float*) {}
 
 #endif
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from llm_engine.errors import InvalidConfig
 from llm_engine.parallel.layout import PhaseLayouts
+from llm_engine.parallel.overlap_policy import unserved
 
 if TYPE_CHECKING:
     from llm_engine.plan.search.layout import Layout
@@ -19,11 +20,12 @@ RUNNING_FAMILIES = frozenset(("llama", "qwen3", "qwen3_moe"))
 class Runnable:
     """`text` is what `--layout` takes; empty where this version cannot run the pair: `reason`.
 
-    `services`: so many of them, each on devices of its own.
+    `services`: so many of them, each on devices of its own. `wire`: what `--wire` takes.
     """
 
     text: str
     services: int = 1
+    wire: str = "exact"
     reason: str = ""
 
 
@@ -38,6 +40,7 @@ class RunsToday:
     text: str
     reason: str = ""
     services: int = 1
+    wire: str = "exact"
     num_ranks: int = 1
     prefill: str = ""
     decode: str = ""
@@ -51,6 +54,9 @@ def runnable(family: str, prefill: Layout, decode: Layout) -> Runnable:
     for layout in (prefill, decode):
         if reason := _against(layout):
             return Runnable(text="", reason=reason)
+    if decode.wire != "bf16":
+        reason = f"not in this version: {decode.wire} wire where answers are decoded"
+        return Runnable(text="", reason=reason)
     ways = {prefill.experts, decode.experts}
     has_split_experts = bool(ways & {"reduce", "gather", "exchange"})
     texts = [_text(layout, has_split_experts=has_split_experts) for layout in (prefill, decode)]
@@ -58,7 +64,11 @@ def runnable(family: str, prefill: Layout, decode: Layout) -> Runnable:
         layouts = PhaseLayouts.parse("->".join(texts))
     except InvalidConfig as error:
         return Runnable(text="", reason=str(error))
-    return Runnable(text=str(layouts), services=prefill.replicas)
+    wire = "exact" if prefill.wire == "bf16" else prefill.wire
+    missing = unserved(layouts.prefill)
+    if wire != "exact" and missing is not None:
+        return Runnable(text="", reason=f"not in this version: {wire} wire: {missing.reason}")
+    return Runnable(text=str(layouts), services=prefill.replicas, wire=wire)
 
 
 def _against(layout: Layout) -> str:
@@ -66,8 +76,6 @@ def _against(layout: Layout) -> str:
         return "not in this version: cached rows divided by tokens"
     if layout.dp > 1 and layout.experts not in ("gather", "exchange"):
         return "not in this version: sequences over ranks with whole MLPs: replicas do the same"
-    if layout.wire != "bf16":
-        return f"not in this version: {layout.wire} wire between ranks of an engine"
     if layout.experts == "exchange" and layout.tp > 1:
         return "not in this version: rows sent to their experts from ranks that divide heads"
     return ""

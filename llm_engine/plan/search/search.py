@@ -125,6 +125,7 @@ def _today(
             return RunsToday(
                 text=found.text,
                 services=found.services,
+                wire=found.wire,
                 num_ranks=pair.prefill.layout.pp * pair.prefill.layout.width,
                 prefill=str(pair.prefill.layout),
                 decode=str(pair.decode.layout),

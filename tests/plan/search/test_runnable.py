@@ -40,13 +40,19 @@ def test_replicas_are_services_of_their_own():
     assert (found.text, found.services) == ("tp2", 4)
 
 
+def test_an_int8_wire_of_prompts_is_asked_for():
+    found = runnable("qwen3_moe", Layout(tp=8, experts="reduce", wire="int8"), TP8)
+    assert (found.text, found.wire) == ("tp8,ep8", "int8")
+
+
 @pytest.mark.parametrize(
     ("prefill", "decode", "why"),
     [
         (TP8, Layout(dp=8, experts="gather"), "dp is 1 for prefill and 8"),
         (Layout(dp=8, experts="local"), Layout(dp=8, experts="local"), "replicas do the same"),
         (TP8, Layout(tp=8, experts="reduce", kv_shard=2), "divided by tokens"),
-        (Layout(tp=8, experts="reduce", wire="int8"), TP8, "int8"),
+        (TP8, Layout(tp=8, experts="reduce", wire="int8"), "int8 wire where answers are decoded"),
+        (Layout(pp=2, wire="int8"), Layout(pp=2), "int8 wire: a stage sends a chunk on"),
         (Layout(tp=2, cp=4, experts="exchange"), TP8, "rows sent to their experts"),
         (Layout(cp=8, experts="local"), TP8, ""),
     ],
