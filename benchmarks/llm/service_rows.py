@@ -111,7 +111,7 @@ def _rows(pair: _Pair, stamp: Stamp, *, quick: bool) -> list[Row]:
         pair.bare_answers([pair.text(f"warm/{index}")], 8)
         pair.service.stream(pair.text(f"warm/{index}"), 8)
     rows = [_ttft_row(pair, stamp, 8 if quick else 24)]
-    rows.append(_throughput_row(pair, stamp, rounds=1 if quick else 3, tokens=16 if quick else 64))
+    rows.append(_throughput_row(pair, stamp, rounds=1 if quick else 11, tokens=16 if quick else 64))
     rows.append(_crowd_row(pair, stamp))
     return rows
 
