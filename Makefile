@@ -22,7 +22,7 @@ serve: setup  ## the service with your settings and models, until Ctrl-C
 test: setup  ## the whole suite that needs no GPU
 	@TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup -m "not gpu"
 
-test-fast: setup  ## the part of the suite that answers within about a minute
+test-fast: setup  ## the suite without the tests that are marked slow
 	@TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup \
 		-m "not gpu and not slow"
 

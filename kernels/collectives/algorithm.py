@@ -33,10 +33,11 @@ class Algorithm:
     unmet: Callable[[Group], str | None] = lambda _: None
 
 
-def slots_of(fabric: Fabric) -> Slots:
+def slots_of(fabric: Fabric, transport: Transport) -> Slots:
     """The slots of a fabric that has them."""
-    assert fabric.slots is not None
-    return fabric.slots
+    slots = fabric.peer_slots if transport == "peer" else fabric.slots
+    assert slots is not None
+    return slots
 
 
 def library_of(fabric: Fabric, transport: Transport) -> Library:

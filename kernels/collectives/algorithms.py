@@ -124,14 +124,14 @@ _int8_s = costs.quantised(_pairwise_s)
 _int8_half_s = costs.quantised(costs.half_ring_s)
 
 
-def _of_slots() -> list[Algorithm]:
+def _of_slots(transport: Transport) -> list[Algorithm]:
     def make(operation: str, name: str, run: Callable[..., None], cost: CostFormula) -> Algorithm:
         return Algorithm(
-            name=f"shm/{name}",
+            name=f"{transport}/{name}",
             operation=operation,
-            transport="shm",
+            transport=transport,
             contracts=_MOVES,
-            run=lambda fabric, *args: run(slots_of(fabric), *args),
+            run=lambda fabric, *args: run(slots_of(fabric, transport), *args),
             cost_s=cost,
             unmet=_unmet_limit,
         )
@@ -199,18 +199,19 @@ def _staged() -> list[Algorithm]:
             cost_s=costs.host_staged_s,
             unmet=_unmet_limit,
         )
-        for on_host in _of_slots()
+        for on_host in _of_slots("shm")
     ]
 
 
 ALGORITHMS: tuple[Algorithm, ...] = (
-    *_of_slots(),
+    *_of_slots("shm"),
     *_over_link("shm"),
     *_of_library("gloo"),
     *_over_link("gloo"),
     *_over_link("tcp"),
     *_of_library("nccl"),
     *_over_link("nccl"),
+    *_of_slots("peer"),
     *_staged(),
 )
 

@@ -175,6 +175,15 @@ SEEDS: Mapping[str, LinkCosts] = {
         cross_bytes_s=10e9,
         codec_bytes_s=500e9,
     ),
+    # As for a library's messages: nothing was measured between devices.
+    "peer": LinkCosts(
+        latency_s=20e-6,
+        ring_bytes_s=12e9,
+        fan_bytes_s=6e9,
+        cross_latency_s=20e-6,
+        cross_bytes_s=10e9,
+        codec_bytes_s=500e9,
+    ),
     "staged": LinkCosts(
         latency_s=40e-6,
         ring_bytes_s=4e9,

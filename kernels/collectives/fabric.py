@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from kernels.collectives.slots import Slots
     from kernels.collectives.tcp import SocketLink
 
-Transport = Literal["shm", "gloo", "tcp", "nccl", "staged"]
+Transport = Literal["shm", "gloo", "tcp", "nccl", "peer", "staged"]
 # What is opened unless something else is asked for.
 TRANSPORTS: tuple[Transport, ...] = ("shm", "gloo")
-DEVICE_TRANSPORTS: tuple[Transport, ...] = ("nccl", "staged")
+DEVICE_TRANSPORTS: tuple[Transport, ...] = ("nccl", "peer", "staged")
 # Whose tensors a transport moves, in torch's words.
 DEVICES: Mapping[Transport, str] = {
     "shm": "cpu",
     "gloo": "cpu",
     "tcp": "cpu",
     "nccl": "cuda",
+    "peer": "cuda",
     "staged": "cuda",
 }
 EVIDENCE: Mapping[Transport, str] = {
@@ -35,6 +36,7 @@ EVIDENCE: Mapping[Transport, str] = {
     "gloo": "checked between processes",
     "tcp": "checked between processes",
     "nccl": "unverified: no machine with several devices has run it",
+    "peer": "unverified on devices; its rounds over slots are checked between processes",
     "staged": "unverified on devices; its exchange in host memory is checked between processes",
 }
 
@@ -47,6 +49,7 @@ class Fabric:
     board: Board
     transports: tuple[Transport, ...]
     slots: Slots | None
+    peer_slots: Slots | None
     channel: SharedMemoryLink | None
     sockets: SocketLink | None
     libraries: Mapping[Transport, Library]
@@ -77,11 +80,11 @@ def open_fabric(
     """
     _check(transports)
     board = Board(group, store)
-    slots = channel = sockets = None
+    slots = peer_slots = channel = sockets = None
     if {"shm", "staged"} & set(transports):
-        from kernels.collectives.slots import Slots
-
-        slots = Slots(board, store, slot_bytes)
+        slots = _open_slots(board, store, slot_bytes)
+    if "peer" in transports:
+        peer_slots = _open_peer_slots(group, store, slot_bytes)
     if "shm" in transports:
         from kernels.collectives.channel import SharedMemoryLink
 
@@ -98,10 +101,25 @@ def open_fabric(
         board=board,
         transports=transports,
         slots=slots,
+        peer_slots=peer_slots,
         channel=channel,
         sockets=sockets,
         libraries=libraries,
     )
+
+
+def _open_slots(board: Board, store: dist.Store, slot_bytes: int) -> Slots:
+    from kernels.collectives.slot_memory import HostMemory
+    from kernels.collectives.slots import NUM_TURNS, Slots
+
+    return Slots(HostMemory(board, store, num_turns=NUM_TURNS, slot_bytes=slot_bytes))
+
+
+def _open_peer_slots(group: Group, store: dist.Store, slot_bytes: int) -> Slots:
+    from kernels.collectives.peer_memory import PeerMemory
+    from kernels.collectives.slots import NUM_TURNS, Slots
+
+    return Slots(PeerMemory(group, store, num_turns=NUM_TURNS, slot_bytes=slot_bytes))
 
 
 _LIBRARIES = ("gloo", "nccl")
@@ -116,11 +134,16 @@ def _open_library(board: Board, store: dist.Store, name: Transport) -> Library:
 
 def _check(transports: tuple[Transport, ...]) -> None:
     from kernels.collectives.library import unmet_library
+    from kernels.collectives.peer_memory import unmet_peers
 
     unknown = set(transports) - set(DEVICES)
     if unknown or not transports:
         raise ValueError(f"transports {transports}: one or more of {', '.join(DEVICES)}")
-    reasons = {name: unmet_library(name) for name in transports if name in _LIBRARIES}
+    reasons: dict[str, str | None] = {
+        name: unmet_library(name) for name in transports if name in _LIBRARIES
+    }
+    if "peer" in transports:
+        reasons["peer"] = unmet_peers()
     reasons["the board that ranks watch each other on"] = unmet_memory_order()
     unmet = [f"{name}: {reason}" for name, reason in reasons.items() if reason]
     if unmet:

@@ -1,7 +1,7 @@
 """Operations through slots that all ranks read: one-shot, two-shot and their parts.
 
 Every rank has an input slot and a result slot of two turns each. Values of a round go to the input
-slot, a step of the board makes them visible, and each rank reads what it needs before its next
+slot, a step of the memory makes them visible, and each rank reads what it needs before its next
 step. Two turns are enough: whoever writes turn t again has passed a step that all reached after
 they had read it, for between two writes of inputs, and of results, there always is a step.
 """
@@ -11,38 +11,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 
-from kernels.collectives.board import Board, meet
 from kernels.collectives.calls import Reduction
 from kernels.collectives.reduction import combine_into, combine_twice, cut
-from kernels.collectives.segment import Segment
+from kernels.collectives.slot_memory import SlotMemory
 
 # A short round stays in the caches; a long one has fewer steps, each of which waits for ranks that
 # may not be running. 8 MiB on two busy cores took a third less time with 2 MiB than with 1 MiB.
 SLOT_BYTES = 2 << 20
-_TURNS = 4
+NUM_TURNS = 4
 _RESULTS = 2
 _ALIGNED_BYTES = 64
 
 
 class Slots:
-    """The slots of a group. `slot_bytes` bounds a round; longer messages take several.
+    """The slots of a group. A slot's bytes bound a round; longer messages take several.
 
     Tensors are contiguous with one dim and of the same dtype and sizes on all ranks, as agreed on
     the board beforehand.
     """
 
-    def __init__(self, board: Board, store: dist.Store, slot_bytes: int = SLOT_BYTES) -> None:
-        group = board.group
-        self._board, self.slot_bytes = board, slot_bytes
-        segment = Segment(group, store, "slots", group.size * _TURNS * slot_bytes)
-        meet(group, store, "slots")
-        segment.forget_name()
-        self._slots = [
-            [segment.payload((r * _TURNS + t) * slot_bytes, slot_bytes) for t in range(_TURNS)]
-            for r in range(group.size)
-        ]
+    def __init__(self, memory: SlotMemory) -> None:
+        """Over slots of `NUM_TURNS` turns."""
+        self._memory = memory
+        self.slot_bytes = memory.slots[0][0].numel()
         self._views: dict[torch.dtype, list[list[torch.Tensor]]] = {}
         self._turn = 0
         self._result_turn = 0
@@ -53,7 +45,7 @@ class Slots:
         for part_N in (x_N,) if x_N.numel() <= capacity else x_N.split(capacity):
             slots, count = self._next_inputs(x_N.dtype), part_N.numel()
             slots[self._rank][:count].copy_(part_N)
-            self._board.step("all_reduce")
+            self._memory.step("all_reduce")
             parts = [slot[:count] for slot in slots]
             parts[self._rank] = part_N
             combine_into(part_N, parts, reduction)
@@ -71,7 +63,7 @@ class Slots:
         inputs = self._publish(rounds[0], stride)
         taken: list[torch.Tensor] = []
         for index, pieces in enumerate(rounds):
-            self._board.step("all_reduce")
+            self._memory.step("all_reduce")
             if index:
                 self._take(rounds[index - 1], taken)
             taken = self._next_results(x_N.dtype)
@@ -80,7 +72,7 @@ class Slots:
             combine_twice(result_N, mine_N, self._parts(inputs, mine_N, stride), reduction)
             if index + 1 < len(rounds):
                 inputs = self._publish(rounds[index + 1], stride)
-        self._board.step("all_reduce")
+        self._memory.step("all_reduce")
         self._take(rounds[-1], taken)
 
     def reduce_scatter(
@@ -91,7 +83,7 @@ class Slots:
         for begin in range(0, max(map(len, parts)), stride):
             pieces = [part_N[begin : begin + stride] for part_N in parts]
             inputs = self._publish(pieces, stride)
-            self._board.step("reduce_scatter")
+            self._memory.step("reduce_scatter")
             found = self._parts(inputs, pieces[self._rank], stride)
             combine_into(out_N[begin : begin + stride], found, reduction)
 
@@ -102,7 +94,7 @@ class Slots:
             pieces = [part_N[begin : begin + stride] for part_N in parts]
             slots = self._next_inputs(parts[0].dtype)
             slots[self._rank][: len(pieces[self._rank])].copy_(pieces[self._rank])
-            self._board.step("all_gather")
+            self._memory.step("all_gather")
             for rank in self._others:
                 pieces[rank].copy_(slots[rank][: len(pieces[rank])])
 
@@ -118,7 +110,7 @@ class Slots:
         for begin in range(0, longest, stride):
             pieces = [part_N[begin : begin + stride] for part_N in outgoing]
             slots = self._publish(pieces, stride)
-            self._board.step("all_to_all")
+            self._memory.step("all_to_all")
             for rank in self._others:
                 target = incoming[rank][begin : begin + stride]
                 at = self._rank * stride
@@ -130,21 +122,21 @@ class Slots:
             slot = self._next_inputs(x_N.dtype)[root][: len(part_N)]
             if root == self._rank:
                 slot.copy_(part_N)
-            self._board.step("broadcast")
+            self._memory.step("broadcast")
             if root != self._rank:
                 part_N.copy_(slot)
 
     @property
     def _rank(self) -> int:
-        return self._board.group.rank
+        return self._memory.group.rank
 
     @property
     def _size(self) -> int:
-        return self._board.group.size
+        return self._memory.group.size
 
     @property
     def _others(self) -> tuple[int, ...]:
-        return self._board.group.others
+        return self._memory.group.others
 
     def _capacity(self, dtype: torch.dtype, num_pieces: int) -> int:
         """Elements of each of `num_pieces` in a slot, every piece on a cache line of its own."""
@@ -163,7 +155,8 @@ class Slots:
         """Every rank's slot of each turn, in a dtype; views cost more than a small copy."""
         if dtype not in self._views:
             self._views[dtype] = [
-                [slots[turn].view(dtype) for slots in self._slots] for turn in range(_TURNS)
+                [slots[turn].view(dtype) for slots in self._memory.slots]
+                for turn in range(NUM_TURNS)
             ]
         return self._views[dtype]
 

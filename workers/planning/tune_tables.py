@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kernels.collectives.fabric import EVIDENCE
+from kernels.collectives.fabric import DEVICE_TRANSPORTS, EVIDENCE
 from kernels.collectives.sentinel import DRIFT_RATIO, EVERY
 from workers.planning.plan_tables import amount, console, print_table
 
@@ -62,7 +62,7 @@ def _print_end(outcome: Outcome) -> None:
     out = console()
     for line in _advice(outcome):
         out.print(line, markup=False)
-    for name in ("nccl", "staged"):
+    for name in DEVICE_TRANSPORTS:
         out.print(f"device collectives, {name}: {EVIDENCE[name]}", markup=False)
 
 

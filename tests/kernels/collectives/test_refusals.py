@@ -12,7 +12,9 @@ def test_transports_that_this_machine_cannot_have_are_refused_with_the_reason(tm
     group = Group(rank=0, size=1, rendezvous=f"file://{tmp_path / 'store'}")
     with pytest.raises(ValueError, match=r"nccl: (this build|torch sees)"):
         join(group, transports=("nccl",))
-    with pytest.raises(ValueError, match="one or more of shm, gloo, tcp, nccl, staged"):
+    with pytest.raises(ValueError, match="peer: torch sees no device"):
+        join(group, transports=("peer",))
+    with pytest.raises(ValueError, match="one or more of shm, gloo, tcp, nccl, peer, staged"):
         join(group, transports=())
 
 
