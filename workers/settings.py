@@ -62,6 +62,13 @@ class Settings(BaseSettings):
     llm_max_step_delay_s: float = Field(
         default=0.0, ge=0, description="Most a prompt may delay a running answer; 0: unbounded."
     )
+    llm_stream_interval_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Tokens of 16 answers or more may wait so long for "
+        "each other; 0: chosen for the machine.",
+    )
     llm_prefix_cache: bool = Field(default=True, description="Reuse computed prompts.")
     llm_isolate_tenants: bool = Field(
         default=False, description="Keep each API key's computed prompts to itself."
@@ -94,7 +101,9 @@ class Settings(BaseSettings):
     webhook_secret: str = Field(default="", description="whsec_… ; empty makes one per data_dir.")
     webhook_private_hosts: bool = Field(default=False, description="Allow webhooks to private IPs.")
     num_threads: int = Field(default=0, ge=0, description="Threads of an engine; 0: library's.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level that gateway and workers log."
+    )
     supervisor_pid: int = Field(
         default=0, ge=0, description="Set for children: they stop when this process is gone."
     )

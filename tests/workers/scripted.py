@@ -33,6 +33,7 @@ from video_engine.types import (
     VideoResult,
 )
 from workers.chat.stream import ChatTiming
+from workers.chat.stream_interval import StreamInterval
 from workers.chat.translation import EngineItem
 from workers.processes import llm_serving, video_serving
 from workers.processes.worker_process import Consumer, Loaded, WorkerParts, WorkerRole, run_worker
@@ -234,7 +235,7 @@ def chat_role(settings: Settings, log: Path) -> WorkerRole[ScriptedChat]:
         )
 
     def serve(parts: WorkerParts, loaded: Loaded[ScriptedChat]) -> Consumer:
-        return llm_serving.serve_engine(parts, loaded.engine, FAST_CHAT)
+        return llm_serving.serve_engine(parts, loaded.engine, FAST_CHAT, StreamInterval())
 
     return WorkerRole(role="llm", model=settings.llm_model, devices="", load=load, serve=serve)
 

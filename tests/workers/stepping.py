@@ -14,6 +14,7 @@ from pathlib import Path
 from llm_engine.errors import QueueFull
 from llm_engine.types import Finished, GenerationRequest, TextDelta
 from workers.chat.stream import ChatTiming
+from workers.chat.stream_interval import StreamInterval
 from workers.chat.translation import EngineItem
 from workers.processes import llm_serving
 from workers.processes.worker_process import Consumer, Loaded, WorkerParts, WorkerRole, run_worker
@@ -114,7 +115,7 @@ def role(settings: Settings, script: dict[str, float]) -> WorkerRole[StepEngine]
         )
 
     def serve(parts: WorkerParts, loaded: Loaded[StepEngine]) -> Consumer:
-        return llm_serving.serve_engine(parts, loaded.engine, ChatTiming())
+        return llm_serving.serve_engine(parts, loaded.engine, ChatTiming(), StreamInterval())
 
     return WorkerRole(role="llm", model=settings.llm_model, devices="", load=load, serve=serve)
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
+from llm_engine.types import TextDelta
 from workers.chat.stream import entry_fields
+from workers.chat.stream_interval import StreamInterval
 from workers.chat.translation import EngineItem, Values, to_wire
 from workers.protocol import ChatFailed
 from workers.thread_names import name_this_thread
@@ -48,11 +50,11 @@ _Batch = dict[str, "list[Written]"]  # by stream
 
 
 class ChatPublisher:
-    """One thread turns what the engine says into one write per `batch_s` and gateway.
+    """One thread turns what the engine says into one write per `interval` and gateway.
 
     `put` costs the engine's thread an append: translating, encoding and writing happen here. The
-    first event after a pause leaves at once; events that follow within `batch_s` share a write, and
-    word that a request was taken waits up to 0.1 s for its first event.
+    first event after a pause leaves at once; events that follow within the interval share a write,
+    and word that a request was taken waits up to 0.1 s for its first event.
     Invariants: the parts of one answer are written in order and none is dropped; while Redis is
     away they wait here, bounded by the requests' own token limits.
     """
@@ -62,6 +64,7 @@ class ChatPublisher:
         redis: Redis,
         worker: str,
         timing: ChatTiming,
+        interval: StreamInterval,
         *,
         on_end: Callable[[str, Values], None],
     ) -> None:
@@ -69,11 +72,14 @@ class ChatPublisher:
         self._redis = redis
         self._worker = worker
         self._timing = timing
+        self._interval = interval
         self._on_end = on_end
         self._items: deque[tuple[str, _Item]] = deque()
         self._answers: dict[str, _Answer] = {}
         self._refreshed_s: dict[str, float] = {}
         self._wake = threading.Event()
+        self._unheard: set[str] = set()
+        self._urgent = threading.Event()  # somebody waits for a first or a last event
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="chat-publisher", daemon=True)
 
@@ -85,15 +91,20 @@ class ChatPublisher:
         """Write what waits, then end the thread."""
         self._is_stopping = True
         self._wake.set()
+        self._urgent.set()
         self._thread.join(timeout_s)
 
     def open(self, chat_id: str, reply_to: str) -> None:
         """Tell the reader of the stream `reply_to` that this worker has the request."""
+        self._unheard.add(chat_id)
         self._append(chat_id, _Opened(reply_to))
 
     def put(self, chat_id: str, item: EngineItem | ChatFailed) -> None:
         """Append to an answer; `Finished` and errors close it, and what follows is dropped."""
         self._append(chat_id, item)
+        if chat_id in self._unheard or not isinstance(item, TextDelta):
+            self._unheard.discard(chat_id)
+            self._urgent.set()
 
     def _append(self, chat_id: str, item: _Item) -> None:
         self._items.append((chat_id, item))
@@ -110,6 +121,7 @@ class ChatPublisher:
             is_woken = (left_s is None or left_s > 0) and self._wake.wait(left_s)
             # Cleared before the items are taken: one that comes later sets it again.
             self._wake.clear()
+            self._urgent.clear()
             started_s = time.monotonic()
             write_at_s = write_at_s if batch else started_s + _HOLD_S
             ended = self._take(batch)
@@ -123,9 +135,17 @@ class ChatPublisher:
                 self._on_end(chat_id, last)
             if self._is_stopping and not self._items:
                 return
-            pause_s = self._timing.batch_s - (time.monotonic() - started_s)
-            if pause_s > 0 and has_events:
-                time.sleep(pause_s)
+            if has_events:
+                self._pause(started_s)
+
+    def _pause(self, started_s: float) -> None:
+        """Let events gather; a first or a last one waits for the short interval alone."""
+        short_s = self._interval.short_s - (time.monotonic() - started_s)
+        if short_s > 0:
+            time.sleep(short_s)
+        left_s = self._interval.seconds(len(self._answers)) - (time.monotonic() - started_s)
+        if left_s > 0:
+            self._urgent.wait(left_s)
 
     def _take(self, batch: _Batch) -> list[tuple[str, Values]]:
         """Put what waits into `batch`; the answers that end with it."""

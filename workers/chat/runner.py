@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from llm_engine.types import GenerationRequest
     from workers.chat.stream import ChatTiming
+    from workers.chat.stream_interval import StreamInterval
     from workers.chat.watcher import ChatWatcher
 
 _logger = logging.getLogger(__name__)
@@ -78,9 +79,11 @@ class ChatRunner:
         self._is_draining = False
         self._publisher: ChatPublisher
 
-    def start(self, worker: str, timing: ChatTiming) -> ChatPublisher:
+    def start(self, worker: str, timing: ChatTiming, interval: StreamInterval) -> ChatPublisher:
         """Start the writer of this runner's answers, and return it for its end."""
-        self._publisher = ChatPublisher(self._redis, worker, timing, on_end=self._note_end)
+        self._publisher = ChatPublisher(
+            self._redis, worker, timing, interval, on_end=self._note_end
+        )
         self._publisher.start()
         return self._publisher
 

@@ -37,7 +37,6 @@ class ChatTiming:
     alive_refresh_s: float = 5.0
     alive_grace_s: float = 6.0
     watch_s: float = 0.2
-    batch_s: float = 0.003
     silence_s: float = 2.0
 
 

@@ -13,16 +13,17 @@ from redis import Redis
 
 from workers.chat.runner import ChatEngine, ChatRunner
 from workers.chat.watcher import ChatWatcher
+from workers.drain import ANSWER_LIMIT_S
 from workers.processes.tasks import register_chat
 from workers.processes.worker_process import Consumer
 from workers.protocol import WorkerState
 
 if TYPE_CHECKING:
     from workers.chat.stream import ChatTiming
+    from workers.chat.stream_interval import StreamInterval
     from workers.processes.worker_process import WorkerParts
 
 _logger = logging.getLogger(__name__)
-SOFT_LIMIT_S = 15.0
 DRAIN_LIMIT_S = 25.0
 _SOCKET_TIMEOUT_S = 30.0
 # A task only tokenises and submits. Celery hands out no more than this many at once and looks
@@ -34,13 +35,14 @@ def serve_engine(
     parts: WorkerParts,
     engine: ChatEngine,
     timing: ChatTiming,
+    interval: StreamInterval,
     *,
     close_engine: Callable[[], None] = lambda: None,
 ) -> Consumer:
     """Register the chat task for a resident engine.
 
-    A worker that drains lets its chats run for 15 s, then ends them with an error; one whose
-    engine died ends with exit code 1.
+    A worker that drains lets its chats run for `ANSWER_LIMIT_S`, then ends them with an error;
+    one whose engine died ends with exit code 1.
     """
     redis = Redis.from_url(parts.settings.redis_url, socket_timeout=_SOCKET_TIMEOUT_S)
     watcher = ChatWatcher(redis, timing)
@@ -67,9 +69,9 @@ def serve_engine(
         redis.close()
 
     runner = ChatRunner(engine, redis, watcher, on_busy=on_busy, on_dead=on_dead)
-    publisher = runner.start(parts.worker, timing)
+    publisher = runner.start(parts.worker, timing, interval)
     watcher.start()
-    parts.drain.after(SOFT_LIMIT_S, runner.drain)
+    parts.drain.after(ANSWER_LIMIT_S, runner.drain)
     parts.drain.after(DRAIN_LIMIT_S, leave_now)
     register_chat(parts.app, runner.run)
     return Consumer(

@@ -11,6 +11,7 @@ from llm_engine.engine import LLMEngine
 from llm_engine.errors import InvalidConfig, ModelNotFound, UnsupportedModel
 from llm_engine.loop import EngineLoop
 from workers.chat.stream import ChatTiming
+from workers.chat.stream_interval import StreamInterval, choose_interval
 from workers.llm_settings import engine_config
 from workers.processes.llm_ranks import load_over_ranks
 from workers.processes.llm_serving import serve_engine
@@ -37,6 +38,7 @@ class ServedEngine:
 
     loop: EngineLoop
     group: RankGroup | None
+    interval: StreamInterval
 
     def close(self) -> None:
         """End the loop, then the ranks."""
@@ -79,18 +81,21 @@ def load_engine(settings: Settings) -> Loaded[ServedEngine]:
         engine = LLMEngine.load(config)
         engine.warm_up()
     engine.preparer.warm_up()
-    card = engine.card
+    card, device = engine.card, "cpu"
     between_ranks = group.ledger if group else ()
+    interval, of_streams = choose_interval(settings.llm_stream_interval_s, on_cpu=device == "cpu")
     return Loaded(
-        engine=ServedEngine(EngineLoop(engine, group), group),
+        engine=ServedEngine(EngineLoop(engine, group), group, interval),
         source=card.source,
-        card=asdict(card) | {"device": "cpu"},
+        card=asdict(card) | {"device": device},
         llm=LLMLimits(
             max_model_len=card.max_model_len,
             vocab_size=card.vocab_size,
             adapters=tuple(config.adapters),
         ),
-        decisions=tuple(decision.as_dict() for decision in (*engine.ledger, *between_ranks)),
+        decisions=tuple(
+            decision.as_dict() for decision in (*engine.ledger, *between_ranks, of_streams)
+        ),
         stats=lambda: asdict(engine.stats()) | (group.status() if group else {}),
     )
 
@@ -98,4 +103,6 @@ def load_engine(settings: Settings) -> Loaded[ServedEngine]:
 def _serve_loop(parts: WorkerParts, loaded: Loaded[ServedEngine]) -> Consumer:
     engine = loaded.engine
     engine.loop.start()
-    return serve_engine(parts, engine.loop, ChatTiming(), close_engine=engine.close)
+    return serve_engine(
+        parts, engine.loop, ChatTiming(), engine.interval, close_engine=engine.close
+    )
