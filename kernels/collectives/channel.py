@@ -78,13 +78,16 @@ class SharedMemoryLink:
         out, into = _chunks(outgoing), _chunks(incoming)
         sending = self._out[outgoing.rank] if outgoing and out else None
         receiving = self._into[incoming.rank] if incoming and into else None
+        num_bytes = 0
         while out or into:
             moved = False
             if sending and out and sending.can_push():
                 sending.push(out.pop())
                 moved = True
-            if receiving and into and receiving.can_pop():
+            if incoming and receiving and into and receiving.can_pop():
+                num_bytes += len(into[-1])
                 receiving.pop_into(into.pop())
+                incoming.has_come(num_bytes)
                 moved = True
             if not moved:
                 self._wait(

@@ -11,6 +11,7 @@ Source: the two-level form of FlashInfer pull request 4870; the exact order is o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -37,7 +38,7 @@ class _Inside:
         self._link.exchange(self._outside(outgoing), self._outside(incoming))
 
     def _outside(self, message: Message | None) -> Message | None:
-        return message and Message(message.values_N, self._ranks[message.rank])
+        return message and replace(message, rank=self._ranks[message.rank])
 
 
 def all_reduce(

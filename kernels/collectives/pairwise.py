@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from kernels.collectives.calls import Reduction
-from kernels.collectives.link import Link, Message
+from kernels.collectives.link import Following, Link, Message
 from kernels.collectives.reduction import combine_into, cut
 from kernels.collectives.ring import all_gather
 
@@ -34,20 +34,26 @@ def all_to_all(
 def reduce_scatter(
     link: Link, parts: Sequence[torch.Tensor], out_N: torch.Tensor, reduction: Reduction
 ) -> None:
-    """out = parts[rank] of all ranks, in the order of the ranks: exact."""
+    """out = parts[rank] of all ranks, in the order of the ranks: exact. May be parts[rank]."""
     arrived = [torch.empty_like(out_N) for _ in range(link.size)]
     arrived[link.rank] = parts[link.rank]
-    for to, source in rounds(link.rank, link.size):
-        link.exchange(Message(parts[to], to), Message(arrived[source], source))
-    combine_into(out_N, arrived, reduction)
+
+    def combine(begin: int, end: int) -> None:
+        combine_into(out_N[begin:end], [part_N[begin:end] for part_N in arrived], reduction)
+
+    summing = Following(combine, len(out_N))
+    todo = rounds(link.rank, link.size)
+    for number, (to, source) in enumerate(todo, 1):
+        # All others are there by the last round, so the sum keeps up with what it brings.
+        follower = summing if number == len(todo) else None
+        link.exchange(Message(parts[to], to), Message(arrived[source], source, follower))
+    summing.upto(len(out_N))
 
 
 def all_reduce(link: Link, x_N: torch.Tensor, reduction: Reduction) -> None:
     """Two-shot: each rank adds its own piece of all, then all gather the pieces. Exact."""
     parts = cut(x_N, link.size)
-    total_N = torch.empty_like(parts[link.rank])
-    reduce_scatter(link, parts, total_N, reduction)
-    parts[link.rank].copy_(total_N)
+    reduce_scatter(link, parts, parts[link.rank], reduction)
     all_gather(link, parts)
 
 

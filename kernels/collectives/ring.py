@@ -9,12 +9,12 @@ Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from kernels.collectives.calls import Reduction
-from kernels.collectives.link import Link, Message
+from kernels.collectives.link import Following, Link, Message
 from kernels.collectives.reduction import cut
 
 
@@ -36,11 +36,22 @@ def reduce_scatter(link: Link, parts: Sequence[torch.Tensor], reduction: Reducti
         out = parts[(link.rank - step - 1) % link.size]
         into = parts[(link.rank - step - 2) % link.size]
         received_N = arrived_N[: len(into)]
-        link.exchange(Message(out, right), Message(received_N, left))
-        if reduction == "sum":
-            into.add_(received_N)
-        else:
-            torch.maximum(into, received_N, out=into)
+        summing = Following(_extension(into, received_N, reduction), len(into))
+        link.exchange(Message(out, right), Message(received_N, left, summing))
+        summing.upto(len(into))
+
+
+def _extension(
+    total_N: torch.Tensor, received_N: torch.Tensor, reduction: Reduction
+) -> Callable[[int, int], None]:
+    """Brings a piece of what was received into the total."""
+    combine = torch.add if reduction == "sum" else torch.maximum
+
+    def extend(begin: int, end: int) -> None:
+        piece_N = total_N[begin:end]
+        combine(piece_N, received_N[begin:end], out=piece_N)
+
+    return extend
 
 
 def all_reduce(link: Link, x_N: torch.Tensor, reduction: Reduction) -> None:

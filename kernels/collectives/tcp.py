@@ -52,6 +52,7 @@ class SocketLink:
     def exchange(self, outgoing: Message | None, incoming: Message | None) -> None:
         """See `kernels.collectives.link.Link`."""
         out, into = _bytes(outgoing), _bytes(incoming)
+        num_bytes = len(into)
         begin_s = time.monotonic()
         while out or into:
             out_before, into_before = len(out), len(into)
@@ -59,6 +60,7 @@ class SocketLink:
                 out = out[self._send(outgoing.rank, out) :]
             if incoming and into:
                 into = into[self._receive(incoming.rank, into) :]
+                incoming.has_come(num_bytes - len(into))
             if (out_before, into_before) == (len(out), len(into)):
                 self._wait(outgoing if out else None, incoming if into else None, begin_s)
             else:
