@@ -70,7 +70,24 @@ class Usage:
 
 
 def compile_for(build: Build, family: str) -> Usage:
-    """Compile for a family of `TARGETS`.
+    """Compile for a family of `TARGETS`, and read off what it takes. Raises: as `compiled`."""
+    code = compiled(build, family)
+    if TARGETS[family][0] == "cuda":
+        registers, spills = _cubin_usage(code.asm["cubin"])
+        text = code.asm["ptx"]
+    else:
+        text = code.asm["amdgcn"]
+        registers, spills = _amdgcn_usage(text)
+    return Usage(
+        registers=registers,
+        spills=spills,
+        shared_bytes=int(code.metadata.shared),
+        matrix=_matrix_unit(text),
+    )
+
+
+def compiled(build: Build, family: str) -> Any:  # noqa: ANN401 - Triton's class is without stubs
+    """Triton's compiled kernel, with its code in every stage under `asm`.
 
     Raises:
         KeyError: the family has no offline target.
@@ -90,19 +107,7 @@ def compile_for(build: Build, family: str) -> Usage:
     )
     options = {"num_warps": build.num_warps, "num_stages": build.num_stages}
     target = GPUTarget(backend, architecture, warp_size)
-    compiled: Any = triton.compile(source, target=target, options=options)
-    if backend == "cuda":
-        registers, spills = _cubin_usage(compiled.asm["cubin"])
-        code = compiled.asm["ptx"]
-    else:
-        code = compiled.asm["amdgcn"]
-        registers, spills = _amdgcn_usage(code)
-    return Usage(
-        registers=registers,
-        spills=spills,
-        shared_bytes=int(compiled.metadata.shared),
-        matrix=_matrix_unit(code),
-    )
+    return triton.compile(source, target=target, options=options)
 
 
 def _cubin_usage(cubin: bytes) -> tuple[int, int]:

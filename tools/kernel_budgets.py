@@ -19,8 +19,19 @@ sys.path.insert(0, str(ROOT))
 from kernels.hardware.traits import load_traits  # noqa: E402
 from kernels.offline import TARGETS, Build, Usage, compile_for  # noqa: E402
 from kernels.ops.registry import OPS, op_builds  # noqa: E402
+from kernels.spec import load_entry  # noqa: E402
 
+# Kernels that are no op, by the module that holds their builds.
+OTHERS = {"push": "kernels.collectives.push.builds"}
 BUDGETS = ROOT / "tests" / "kernels" / "budgets"
+
+
+def builds_of(name: str) -> tuple[Build, ...]:
+    """What is compiled of an op, or of other kernels."""
+    builds: tuple[Build, ...] = (
+        load_entry(f"{OTHERS[name]}:BUILDS") if name in OTHERS else op_builds(name)
+    )
+    return builds
 
 
 def measure(build: Build) -> dict[str, Usage | str]:
@@ -52,7 +63,7 @@ def check(op: str) -> list[str]:
     path = BUDGETS / f"{op}.json"
     budgets = json.loads(path.read_text()) if path.exists() else {}
     found = []
-    for build in op_builds(op):
+    for build in builds_of(op):
         for family, usage in measure(build).items():
             if isinstance(usage, Usage):
                 budget = budgets.get(build.name, {}).get(family, {})
@@ -68,7 +79,7 @@ def write(op: str) -> None:
             family: asdict(usage) if isinstance(usage, Usage) else {"skipped": usage}
             for family, usage in measure(build).items()
         }
-        for build in op_builds(op)
+        for build in builds_of(op)
     }
     (BUDGETS / f"{op}.json").write_text(json.dumps(table, indent=1) + "\n")
 
@@ -76,7 +87,7 @@ def write(op: str) -> None:
 def main() -> int:
     """Check or write the ops named, all by default; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("ops", nargs="*", default=sorted(OPS))
+    parser.add_argument("ops", nargs="*", default=sorted([*OPS, *OTHERS]))
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.write:

@@ -8,9 +8,17 @@ from functools import partial
 import torch
 
 from kernels.collectives import chain, costs, int8, island, pairwise, ring, staged, tree
-from kernels.collectives.algorithm import Algorithm, library_of, link_of, slots_of
+from kernels.collectives.algorithm import (
+    MOVES,
+    Algorithm,
+    library_of,
+    link_of,
+    slots_of,
+    unmet_limit,
+)
 from kernels.collectives.calls import Contract, Reduction
 from kernels.collectives.costs import CostFormula
+from kernels.collectives.device_algorithms import of_flashinfer, of_pushes
 from kernels.collectives.fabric import Fabric, Transport
 from kernels.collectives.group import Group
 from kernels.collectives.int8 import Movers
@@ -18,12 +26,6 @@ from kernels.collectives.library import Library
 from kernels.collectives.slots import Slots
 
 Parts = Sequence[torch.Tensor]
-_MOVES: tuple[Contract, ...] = ("exact", "fast")
-
-
-def _unmet_limit(group: Group) -> str | None:
-    """What moves bytes outside of messages would not be slowed."""
-    return "the group's link is limited: takes algorithms of messages" if group.is_limited else None
 
 
 def _unmet_islands(group: Group) -> str | None:
@@ -87,20 +89,20 @@ def _over_link(transport: Transport) -> list[Algorithm]:
     scatter = partial(_ring_scatter, transport)
     coded_a2a = coded(int8.all_to_all)
     return [
-        make("all_reduce", "pairwise", _MOVES, on(pairwise.all_reduce), _pairwise_s),
-        make("all_reduce", "chain", _MOVES, on(chain.all_reduce), costs.chain_s),
-        make("all_reduce", "island", _MOVES, island_run, costs.exact_island_s, _unmet_islands),
+        make("all_reduce", "pairwise", MOVES, on(pairwise.all_reduce), _pairwise_s),
+        make("all_reduce", "chain", MOVES, on(chain.all_reduce), costs.chain_s),
+        make("all_reduce", "island", MOVES, island_run, costs.exact_island_s, _unmet_islands),
         make("all_reduce", "ring", ("fast",), on(ring.all_reduce), costs.ring_s),
         make("all_reduce", "int8_two_shot", ("int8",), coded(int8.all_reduce), _int8_s),
-        make("reduce_scatter", "pairwise", _MOVES, on(pairwise.reduce_scatter), costs.all_to_all_s),
+        make("reduce_scatter", "pairwise", MOVES, on(pairwise.reduce_scatter), costs.all_to_all_s),
         make("reduce_scatter", "ring", ("fast",), scatter, costs.half_ring_s),
         make("reduce_scatter", "int8", ("int8",), coded(int8.reduce_scatter), _int8_half_s),
-        make("all_gather", "ring", _MOVES, on(ring.all_gather), costs.half_ring_s),
+        make("all_gather", "ring", MOVES, on(ring.all_gather), costs.half_ring_s),
         make("all_gather", "int8_ring", ("int8",), coded(int8.all_gather), _int8_half_s),
         make(
             "all_to_all",
             "pairwise",
-            _MOVES,
+            MOVES,
             lambda fabric, out, into, _: pairwise.all_to_all(link_of(fabric, transport), out, into),
             costs.all_to_all_s,
         ),
@@ -111,7 +113,7 @@ def _over_link(transport: Transport) -> list[Algorithm]:
             lambda fabric, out, into, _: coded_a2a(fabric, out, into),
             _int8_half_s,
         ),
-        make("broadcast", "tree", _MOVES, on(tree.broadcast), costs.broadcast_s),
+        make("broadcast", "tree", MOVES, on(tree.broadcast), costs.broadcast_s),
     ]
 
 
@@ -130,10 +132,10 @@ def _of_slots(transport: Transport) -> list[Algorithm]:
             name=f"{transport}/{name}",
             operation=operation,
             transport=transport,
-            contracts=_MOVES,
+            contracts=MOVES,
             run=lambda fabric, *args: run(slots_of(fabric, transport), *args),
             cost_s=cost,
-            unmet=_unmet_limit,
+            unmet=unmet_limit,
         )
 
     return [
@@ -169,21 +171,21 @@ def _of_library(transport: Transport) -> list[Algorithm]:
             contracts=contracts,
             run=lambda fabric, *args: run(library_of(fabric, transport), *args),
             cost_s=cost,
-            unmet=_unmet_limit,
+            unmet=unmet_limit,
         )
 
     return [
         make("all_reduce", "library", ("fast",), Library.all_reduce, costs.ring_s),
-        make("all_reduce", "gather_sum", _MOVES, Library.gather_sum, costs.gather_sum_s),
-        make("all_gather", "library", _MOVES, _library_gather, costs.half_ring_s),
+        make("all_reduce", "gather_sum", MOVES, Library.gather_sum, costs.gather_sum_s),
+        make("all_gather", "library", MOVES, _library_gather, costs.half_ring_s),
         make(
             "all_to_all",
             "library",
-            _MOVES,
+            MOVES,
             lambda library, out, into, _: library.all_to_all(out, into),
             costs.half_direct_s,
         ),
-        make("broadcast", "library", _MOVES, Library.broadcast, costs.broadcast_s),
+        make("broadcast", "library", MOVES, Library.broadcast, costs.broadcast_s),
     ]
 
 
@@ -197,7 +199,7 @@ def _staged() -> list[Algorithm]:
             contracts=on_host.contracts,
             run=partial(staged.run, on_host),
             cost_s=costs.host_staged_s,
-            unmet=_unmet_limit,
+            unmet=unmet_limit,
         )
         for on_host in _of_slots("shm")
     ]
@@ -212,6 +214,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     *_of_library("nccl"),
     *_over_link("nccl"),
     *_of_slots("peer"),
+    *of_pushes(),
+    *of_flashinfer(),
     *_staged(),
 )
 

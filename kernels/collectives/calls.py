@@ -27,7 +27,7 @@ DEVICE_KINDS = ("cpu", "cuda")
 CONTRACTS: tuple[Contract, ...] = ("exact", "fast", "int8")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.uint8)
 REDUCIBLE = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
-_REDUCTIONS: tuple[Reduction, ...] = ("sum", "max")
+REDUCTIONS: tuple[Reduction, ...] = ("sum", "max")
 _MAX_DIMS, _MAX_COUNTS = 7, 64
 _FIXED = 7
 CALL_CELLS = _FIXED + _MAX_DIMS + _MAX_COUNTS
@@ -88,7 +88,7 @@ class Call:
         values = (
             OPERATIONS.index(self.operation),
             DTYPES.index(self.dtype) + len(DTYPES) * DEVICE_KINDS.index(self.device),
-            _REDUCTIONS.index(self.reduction),
+            REDUCTIONS.index(self.reduction),
             CONTRACTS.index(self.contract),
             self.root,
             len(self.shape),
@@ -108,7 +108,7 @@ class Call:
             operation=OPERATIONS[fixed[0]],
             dtype=DTYPES[fixed[1] % len(DTYPES)],
             device=DEVICE_KINDS[fixed[1] // len(DTYPES)],
-            reduction=_REDUCTIONS[fixed[2]],
+            reduction=REDUCTIONS[fixed[2]],
             contract=CONTRACTS[fixed[3]],
             root=fixed[4],
             shape=tuple(cells[i] for i in range(first, middle)),

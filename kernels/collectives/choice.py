@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kernels.collectives.adapters import absent_adapters
 from kernels.collectives.algorithm import Algorithm
 from kernels.collectives.algorithms import algorithms_for
-from kernels.collectives.calls import Contract
+from kernels.collectives.calls import Contract, Reduction
 from kernels.collectives.costs import SEEDS, LinkCosts
 from kernels.collectives.fabric import DEVICES, EVIDENCE, TRANSPORTS, Transport
 from kernels.collectives.group import Group
@@ -35,6 +35,7 @@ class Question:
     dtype: str
     num_ranks: int
     device: str = "cpu"
+    reduction: Reduction = "sum"
 
     @property
     def bucket_bytes(self) -> int:
@@ -43,7 +44,8 @@ class Question:
 
     def __str__(self) -> str:
         """Short form for tables."""
-        return f"{self.dtype} from {self.bucket_bytes} B, {self.num_ranks} ranks"
+        how = "" if self.reduction == "sum" else f"{self.reduction} of "
+        return f"{how}{self.dtype} from {self.bucket_bytes} B, {self.num_ranks} ranks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +114,8 @@ def _unmet(
         reasons.append(f"{algorithm.transport} is not open")
     if DEVICES[algorithm.transport] != question.device:
         reasons.append(f"moves {DEVICES[algorithm.transport]} tensors, not {question.device} ones")
-    reason = algorithm.unmet(group)
-    return (*reasons, reason) if reason else tuple(reasons)
+    found = algorithm.unmet(group), algorithm.unmet_values(question.dtype, question.reduction)
+    return (*reasons, *filter(None, found))
 
 
 def _predicted_s(algorithm: Algorithm, question: Question, knowledge: Knowledge) -> float:
@@ -187,7 +189,7 @@ def _decision(
         tier=Tier.VENDOR,
         source=source,
         case=str(question),
-        reasons=(f"predicted {predicted_us:.0f} us",),
+        reasons=(f"predicted {predicted_us:.0f} us", *filter(None, (chosen.made_by(),))),
         rejected=(*slower, *unfit, *absent),
         evidence=f"{knowledge.evidence}; {EVIDENCE[chosen.transport]}",
     )

@@ -33,8 +33,11 @@ def join(
     transports: tuple[Transport, ...] = TRANSPORTS,
     knowledge: Knowledge = SEED,
     slot_bytes: int = SLOT_BYTES,
+    report: Callable[[str], None] = lambda _: None,
 ) -> HostCommunicator:
     """Meet the other ranks and open the transports between them.
+
+    `report` hears the name of a transport that may hang before it is opened.
 
     All ranks pass the same transports, knowledge and slot size.
     Raises: StaleEpoch for a rank of an older founding; RankStalled naming who did not come;
@@ -46,7 +49,7 @@ def join(
     store.set(f"knowledge-{group.rank}", knowledge.digest)
     meet(group, store, "join")
     _check_knowledge(group, store, knowledge)
-    fabric = open_fabric(group, store, transports, slot_bytes)
+    fabric = open_fabric(group, store, transports, slot_bytes, report)
     conductor = Conductor(fabric, root_store, Ledger() if ledger is None else ledger, knowledge)
     return HostCommunicator(conductor)
 

@@ -117,6 +117,7 @@ class Conductor:
             size_bytes=bucket_of(size_bytes),
             dtype=dtype_name(call.dtype),
             device=call.device,
+            reduction=call.reduction,
             num_ranks=self.fabric.group.size,
         )
 

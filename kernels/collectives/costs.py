@@ -68,11 +68,6 @@ def exact_island_s(S: float, N: int, c: LinkCosts, widening: float = 2.0) -> flo
     return 2 * (inside_s + c.cross_latency_s) + (1 + widening) * S / m / c.cross_bytes_s
 
 
-def tree_s(S: float, N: int, c: LinkCosts) -> float:
-    """Pipelined tree: 2 ceil(log2 N) a + 2 S/B."""
-    return 2 * math.ceil(math.log2(N)) * c.latency_s + 2 * S / c.ring_bytes_s
-
-
 def chain_s(
     S: float, N: int, c: LinkCosts, widening: float = 2.0, chunk_bytes: float = 131072
 ) -> float:
@@ -147,9 +142,18 @@ def two_shot_to_ring_bytes(N: int, c: LinkCosts) -> float:
     return 2 * (N - 2) * c.latency_s / gain_s_per_byte
 
 
+# Gen4 cards behind a root complex, modelled. Nothing was measured between devices, so no transport
+# is preferred to another for its constants.
+_BETWEEN_DEVICES = LinkCosts(
+    latency_s=20e-6,
+    ring_bytes_s=12e9,
+    fan_bytes_s=6e9,
+    cross_latency_s=20e-6,
+    cross_bytes_s=10e9,
+    codec_bytes_s=500e9,
+)
 # Before anything is measured. Two processes of one host: a flag and a copy for shared memory, a
-# socket for the library; the order of the two is what a seed has to get right. Devices: modelled
-# after gen4 cards behind a root complex, unverified.
+# socket for the library; the order of the two is what a seed has to get right.
 SEEDS: Mapping[str, LinkCosts] = {
     "shm": LinkCosts(
         latency_s=15e-6,
@@ -167,23 +171,10 @@ SEEDS: Mapping[str, LinkCosts] = {
         cross_bytes_s=1.5e9,
         codec_bytes_s=2e9,
     ),
-    "nccl": LinkCosts(
-        latency_s=20e-6,
-        ring_bytes_s=12e9,
-        fan_bytes_s=6e9,
-        cross_latency_s=20e-6,
-        cross_bytes_s=10e9,
-        codec_bytes_s=500e9,
-    ),
-    # As for a library's messages: nothing was measured between devices.
-    "peer": LinkCosts(
-        latency_s=20e-6,
-        ring_bytes_s=12e9,
-        fan_bytes_s=6e9,
-        cross_latency_s=20e-6,
-        cross_bytes_s=10e9,
-        codec_bytes_s=500e9,
-    ),
+    "nccl": _BETWEEN_DEVICES,
+    "peer": _BETWEEN_DEVICES,
+    "push": _BETWEEN_DEVICES,
+    "flashinfer": _BETWEEN_DEVICES,
     "staged": LinkCosts(
         latency_s=40e-6,
         ring_bytes_s=4e9,

@@ -36,17 +36,11 @@ class PeerMemory:
     def __init__(self, group: Group, store: dist.Store, *, num_turns: int, slot_bytes: int) -> None:
         """Map them on every rank, each on its current device. Raises: RankStalled."""
         self.group = group
-        symmetric: Any = _symmetric_memory()
-        name = f"{group.rendezvous} of epoch {group.epoch}"
-        symmetric.set_group_info(name, group.rank, group.size, store)
-        device = torch.device("cuda", torch.cuda.current_device())
-        sizes, dtype = (num_turns * slot_bytes,), torch.uint8
         # The handle's mappings live as long as what was allocated.
-        self._own = symmetric.empty_strided_p2p(sizes, (1,), dtype, device, name)
-        self._handle: Any = symmetric.rendezvous(self._own, name)
+        self._own, self._handle = map_peers(group, store, "slots", num_turns * slot_bytes)
         self.slots = [
             [
-                self._handle.get_buffer(rank, (slot_bytes,), dtype, turn * slot_bytes)
+                self._handle.get_buffer(rank, (slot_bytes,), torch.uint8, turn * slot_bytes)
                 for turn in range(num_turns)
             ]
             for rank in range(group.size)
@@ -57,6 +51,21 @@ class PeerMemory:
         """See `SlotMemory`. `doing` is told by the board's agreement before an operation."""
         del doing
         self._handle.barrier(channel=0, timeout_ms=int(1000 * self.group.timeout_s))
+
+
+def map_peers(
+    group: Group, store: dist.Store, purpose: str, size_bytes: int
+) -> tuple[torch.Tensor, Any]:
+    """Memory of the current device that all ranks map, uint8, and torch's handle of the mappings.
+
+    Units: bytes. A collective call: every rank makes it, for the same purpose and size.
+    """
+    symmetric: Any = _symmetric_memory()
+    name = f"{purpose} of {group.rendezvous} in epoch {group.epoch}"
+    symmetric.set_group_info(name, group.rank, group.size, dist.PrefixStore(purpose, store))
+    device = torch.device("cuda", torch.cuda.current_device())
+    own = symmetric.empty_strided_p2p((size_bytes,), (1,), torch.uint8, device, name)
+    return own, symmetric.rendezvous(own, name)
 
 
 def _symmetric_memory() -> Any:  # noqa: ANN401 - a private class of torch, without stubs

@@ -10,6 +10,7 @@ from service.terminal import OptionValue
 
 @click.command()
 @click.option("--ranks", type=click.IntRange(2, 64), help="Ranks that will talk.  [default: 2]")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Whose tensors.  [default: cpu]")
 @click.option("--limit", type=float, metavar="SECONDS", help="At most so long.  [default: 60]")
 @click.option("--data", metavar="FOLDER", help="Folder of all state.  [default: as set]")
 @click.option("--explain", is_flag=True, help="Show every candidate, the floor and the guards.")

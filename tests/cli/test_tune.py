@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from kernels.collectives.topology import this_topology
@@ -52,6 +53,14 @@ def test_wrong_usage_ends_with_2(words, capsys):
         main(words)
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 1, reason="this machine has devices")
+def test_devices_that_are_not_there_are_not_measured(tmp_path, capsys):
+    assert main(["--device", "cuda", "--data", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert "--ranks 2: each takes a device of its own, torch sees" in said
+    assert "leave --device out" in said
 
 
 def test_checking_an_empty_folder_says_what_to_do(tmp_path, capsys):

@@ -174,7 +174,7 @@ def _ffmpeg() -> Need:
 
 def _collectives() -> Need:
     """Of the present machine alone: it loads the collectives, and torch with them."""
-    from kernels.collectives.fabric import EVIDENCE
+    from kernels.collectives.fabric import DEVICE_TRANSPORTS, openable
     from kernels.collectives.topology import this_topology
     from kernels.collectives.tuning.place import find_table
     from workers.planning.inputs import data_dir
@@ -185,7 +185,9 @@ def _collectives() -> Need:
         return Need(name=name, is_there=False, detail=folder)
     found = find_table(folder, this_topology(), 2)
     detail = ": ".join(filter(None, (found.state, found.reason, found.remedy)))
-    unverified = f"device collectives {EVIDENCE['nccl']}"
+    is_open, closed = openable(DEVICE_TRANSPORTS)
+    ways = [*(f"{way} can be tried" for way in is_open), *map(": ".join, closed.items())]
+    unverified = f"between devices, all unverified: {'; '.join(ways)}"
     return Need(name=name, is_there=found.table is not None, detail=f"{detail}; {unverified}")
 
 

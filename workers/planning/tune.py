@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from kernels.collectives.board import MAX_RANKS
+from kernels.collectives.fabric import DEVICE_TRANSPORTS, TRANSPORTS, Transport, openable
 from kernels.collectives.topology import this_topology
 from kernels.collectives.tuning.place import find_table, table_path
 from kernels.collectives.tuning.recheck import Rechecked, recheck
@@ -48,12 +51,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace, folder: Path) -> Outcome:
+    """Raises: RuntimeError where nothing can be measured, and why."""
     here, num_ranks = this_topology(), options.ranks
-    before = find_table(folder, here, num_ranks)
+    transports, left_out = _transports(options.device, num_ranks)
+    before = find_table(folder, here, num_ranks, options.device)
     if not options.json:
         print_found(before, here, num_ranks)
     if options.check or (before.state == "fresh" and not options.again):
-        rechecked, problem = _recheck(before.table, num_ranks)
+        rechecked, problem = _recheck(before.table, num_ranks, transports)
         return Outcome(
             here=here,
             num_ranks=num_ranks,
@@ -62,20 +67,45 @@ def _run(options: argparse.Namespace, folder: Path) -> Outcome:
             rechecked=rechecked,
             problem=problem,
         )
-    settings = TuneSettings(num_ranks=num_ranks, limit_s=options.limit)
+    settings = TuneSettings(num_ranks=num_ranks, limit_s=options.limit, transports=transports)
     begun = None if options.again else before.table
     report = _no_report if options.json else _progress(options.limit)
-    table = tune(settings, here, begun, report)
-    save(table, table_path(folder, here, num_ranks))
-    after = find_table(folder, here, num_ranks)
+    table = tune(settings, here, begun, report, left_out)
+    save(table, table_path(folder, here, num_ranks, options.device))
+    after = find_table(folder, here, num_ranks, options.device)
     return Outcome(here=here, num_ranks=num_ranks, before=before, after=after)
 
 
-def _recheck(table: Table | None, num_ranks: int) -> tuple[tuple[Rechecked, ...], str]:
+def _transports(device: str, num_ranks: int) -> tuple[tuple[Transport, ...], Mapping[str, str]]:
+    """What is tried, and what cannot be, with the reasons.
+
+    Raises: RuntimeError where there are fewer devices than ranks, or no transport that their
+    ranks can agree over.
+    """
+    if device == "cpu":
+        return TRANSPORTS, {}
+    if num_ranks > (found := torch.cuda.device_count()):
+        raise RuntimeError(
+            f"--ranks {num_ranks}: each takes a device of its own, torch sees {found}. Ask for "
+            "fewer, or leave --device out to measure between processes"
+        )
+    is_open, closed = openable(DEVICE_TRANSPORTS)
+    if "nccl" not in is_open:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in closed.items())
+        raise RuntimeError(
+            f"nothing can be measured between devices: {reasons}. Leave --device out to measure "
+            "between processes"
+        )
+    return is_open, closed
+
+
+def _recheck(
+    table: Table | None, num_ranks: int, transports: tuple[Transport, ...]
+) -> tuple[tuple[Rechecked, ...], str]:
     if table is None:
         return (), ""
     try:
-        return recheck(table, num_ranks), ""
+        return recheck(table, num_ranks, transports=transports), ""
     except (RuntimeError, TimeoutError) as error:
         return (), f"the table could not be checked: {error}"
 
@@ -106,6 +136,9 @@ def _progress(limit_s: float) -> Callable[[int, int], None]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lanewise tune", description=__doc__)
     parser.add_argument("--ranks", type=int, default=2, help="how many ranks will talk")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="whose tensors move"
+    )
     parser.add_argument("--limit", type=float, default=60.0, help="seconds at most")
     parser.add_argument("--data", default="", help="folder of all state")
     parser.add_argument("--explain", action="store_true", help="every candidate, floor and guard")

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import torch
 
 from kernels.collectives import pairwise
-from kernels.collectives.algorithm import link_of
+from kernels.collectives.algorithm import has_link, link_of
 from kernels.collectives.communicator import HostCommunicator
 from kernels.collectives.conductor import slowest
 from kernels.collectives.costs import SEEDS, LinkCosts
 from kernels.collectives.fabric import Fabric, Transport
 from kernels.collectives.link import Message
+from kernels.collectives.tuning.probe import finish
 
 _LINK_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 22)
 _COPY_BYTES = 8 << 20
@@ -32,11 +33,12 @@ class Fitted:
 def fit_links(communicator: HostCommunicator, num_rounds: int) -> Iterator[tuple[str, Fitted]]:
     """Latency and rates of every open transport, from messages of growing size.
 
-    A neighbour's rate comes from a swap around the ring, that of talking to all from pairwise
-    rounds. Units: seconds and bytes a second; the slowest rank's least time of a size.
+    Those that carry no messages between two ranks keep their seeds. A neighbour's rate comes from
+    a swap around the ring, that of talking to all from pairwise rounds. Units: seconds and bytes a
+    second; the slowest rank's least time of a size.
     """
     fabric = communicator.fabric
-    for transport in fabric.transports:
+    for transport in filter(has_link, fabric.transports):
         ring = _least_s(fabric, num_rounds, lambda size, t=transport: _swap(fabric, t, size))
         fan = _least_s(fabric, num_rounds, lambda size, t=transport: _fan(fabric, t, size))
         latency_s, ring_bytes_s, residual = fit(_LINK_BYTES, ring)
@@ -55,13 +57,14 @@ def fit_links(communicator: HostCommunicator, num_rounds: int) -> Iterator[tuple
 
 def copy_rate_bytes_s(communicator: HostCommunicator, num_rounds: int) -> float:
     """What each rank copies while all ranks copy; of the slowest rank's least time."""
-    source, target = torch.ones(2, _COPY_BYTES, dtype=torch.uint8)
     fabric = communicator.fabric
+    source, target = torch.ones(2, _COPY_BYTES, dtype=torch.uint8, device=fabric.device)
     least_ns = math.inf
     for _ in range(num_rounds):
         fabric.board.step("probing copies")
         begin_ns = time.perf_counter_ns()
         target.copy_(source)
+        finish(fabric)
         least_ns = min(least_ns, slowest(fabric, time.perf_counter_ns() - begin_ns))
     return _COPY_BYTES / least_ns * 1e9
 
@@ -95,6 +98,7 @@ def _least_s(fabric: Fabric, num_rounds: int, run: Callable[[int], None]) -> lis
             fabric.board.step("probing links")
             begin_ns = time.perf_counter_ns()
             run(size_bytes)
+            finish(fabric)
             least_ns = min(least_ns, slowest(fabric, time.perf_counter_ns() - begin_ns))
         found.append(least_ns / 1e9)
     return found
@@ -102,12 +106,12 @@ def _least_s(fabric: Fabric, num_rounds: int, run: Callable[[int], None]) -> lis
 
 def _swap(fabric: Fabric, transport: Transport, size_bytes: int) -> None:
     link = link_of(fabric, transport)
-    out, into = torch.zeros(2, size_bytes, dtype=torch.uint8)
+    out, into = torch.zeros(2, size_bytes, dtype=torch.uint8, device=fabric.device)
     right, left = (link.rank + 1) % link.size, (link.rank - 1) % link.size
     link.exchange(Message(out, right), Message(into, left))
 
 
 def _fan(fabric: Fabric, transport: Transport, size_bytes: int) -> None:
     link = link_of(fabric, transport)
-    out = list(torch.zeros(link.size, size_bytes, dtype=torch.uint8))
+    out = list(torch.zeros(link.size, size_bytes, dtype=torch.uint8, device=fabric.device))
     pairwise.all_to_all(link, out, [part.clone() for part in out])

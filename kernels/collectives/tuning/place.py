@@ -33,16 +33,21 @@ class Found:
     table: Table | None = None
 
 
-def table_path(data_dir: Path, here: Topology, num_ranks: int) -> Path:
-    """The file of a machine and a number of ranks in a data folder."""
-    return data_dir / FOLDER / f"{short_digest(here.fingerprint)}-{num_ranks}-ranks.json"
+def table_path(data_dir: Path, here: Topology, num_ranks: int, device: str = "cpu") -> Path:
+    """The file of a machine, a number of ranks and whose tensors move, in a data folder."""
+    name = f"{short_digest(here.fingerprint)}-{_suffix(num_ranks, device)}"
+    return data_dir / FOLDER / name
 
 
-def find_table(data_dir: Path, here: Topology, num_ranks: int) -> Found:
+def _suffix(num_ranks: int, device: str) -> str:
+    return f"{num_ranks}-ranks.json" if device == "cpu" else f"{num_ranks}-ranks-{device}.json"
+
+
+def find_table(data_dir: Path, here: Topology, num_ranks: int, device: str = "cpu") -> Found:
     """The table of this machine; raises nothing: whatever is wrong with a file is its reason."""
-    path = table_path(data_dir, here, num_ranks)
+    path = table_path(data_dir, here, num_ranks, device)
     if not path.exists():
-        return _of_another_time(path, here, num_ranks)
+        return _of_another_time(path, here, num_ranks, device)
     try:
         table = load(path, here, num_ranks)
     except TableFileError as error:
@@ -55,23 +60,29 @@ def find_table(data_dir: Path, here: Topology, num_ranks: int) -> Found:
 
 
 def knowledge_for_this_machine(
-    data_dir: Path, num_ranks: int, *, ledger: Ledger | None = None, here: Topology | None = None
+    data_dir: Path,
+    num_ranks: int,
+    *,
+    ledger: Ledger | None = None,
+    here: Topology | None = None,
+    device: str = "cpu",
 ) -> Knowledge:
     """What ranks choose by: this machine's table, or the seed; recorded either way.
 
-    All ranks of a group must be given the same: `join` compares it. A damaged file and one of
-    another machine are named in the decision and never used.
+    `device` says whose tensors the ranks move, in torch's words: each has a table of its own. All
+    ranks of a group must be given the same: `join` compares it. A damaged file and one of another
+    machine are named in the decision and never used.
     """
-    found = find_table(data_dir, here or this_topology(), num_ranks)
+    found = find_table(data_dir, here or this_topology(), num_ranks, device)
     knowledge = found.table.knowledge() if found.table else SEED
     if ledger is not None:
         ledger.record(_decision(found, knowledge, num_ranks))
     return knowledge
 
 
-def _of_another_time(path: Path, here: Topology, num_ranks: int) -> Found:
+def _of_another_time(path: Path, here: Topology, num_ranks: int, device: str) -> Found:
     """No file of this fingerprint: perhaps one from before the machine changed."""
-    others = sorted(path.parent.glob(f"*-{num_ranks}-ranks.json"), key=_written_ns)
+    others = sorted(path.parent.glob(f"*-{_suffix(num_ranks, device)}"), key=_written_ns)
     if not others:
         reason = f"no table of {num_ranks} ranks in {path.parent}"
         return Found(state="absent", path=path, reason=reason, remedy=REMEDY)

@@ -58,6 +58,7 @@ def measure(
         if case.contract in a.contracts
         and a.transport in fabric.transports
         and a.unmet(fabric.group) is None
+        and a.unmet_values(dtype_name(case.dtype), "sum") is None
         and (a.name == seed.name or a.name not in rejected)
     ]
     times = time_candidates(communicator, case, candidates, num_rounds, report, seed.name)
@@ -113,13 +114,15 @@ def time_candidates(
     """
     fabric = communicator.fabric
     count = max(1, case.size_bytes // case.dtype.itemsize)
-    trial = make_trial(fabric, case.op, count, case.dtype)
+    trial = make_trial(fabric, case.op, count, case.dtype, fabric.device)
 
     def timed_us(algorithm: Algorithm) -> float:
         trial.reset()
+        finish(fabric)
         fabric.board.step("tuning")
         begin_ns = time.perf_counter_ns()
         trial.run(algorithm)
+        finish(fabric)
         return slowest(fabric, time.perf_counter_ns() - begin_ns) / 1000
 
     for algorithm in candidates:
@@ -135,6 +138,12 @@ def time_candidates(
         for algorithm in going_on:
             times_us[algorithm.name].append(timed_us(algorithm))
     return {name: _times(row) for name, row in times_us.items()}
+
+
+def finish(fabric: Fabric) -> None:
+    """Wait until the device of this rank has done what was launched on it."""
+    if fabric.device == "cuda":
+        torch.cuda.synchronize()
 
 
 def _survivors(
@@ -153,6 +162,7 @@ def _seed(fabric: Fabric, case: Case) -> Algorithm:
         size_bytes=case.size_bytes,
         dtype=dtype_name(case.dtype),
         num_ranks=fabric.group.size,
+        device=fabric.device,
     )
     return choose(question, fabric.group, transports=fabric.transports)[0]
 

@@ -14,6 +14,7 @@ import torch
 
 from kernels.collectives.algorithms import algorithms_for
 from kernels.collectives.communicator import join
+from kernels.collectives.fabric import DEVICES, TRANSPORTS, Transport
 from kernels.collectives.group import Group
 from kernels.collectives.sentinel import DRIFT_RATIO
 from kernels.collectives.tuning.probe import Case, time_candidates
@@ -37,7 +38,12 @@ class Rechecked:
         return self.now_us > DRIFT_RATIO * self.entry.us.p50
 
 
-def recheck(table: Table, num_ranks: int, limit_s: float = LIMIT_S) -> tuple[Rechecked, ...]:
+def recheck(
+    table: Table,
+    num_ranks: int,
+    limit_s: float = LIMIT_S,
+    transports: tuple[Transport, ...] = TRANSPORTS,
+) -> tuple[Rechecked, ...]:
     """Time the all-reduces of a table again, in child processes within `limit_s`.
 
     Raises: TimeoutError when the limit passes; RuntimeError naming what a rank says.
@@ -50,7 +56,7 @@ def recheck(table: Table, num_ranks: int, limit_s: float = LIMIT_S) -> tuple[Rec
         ranks = [
             context.Process(
                 target=_rank,
-                args=(group, entries, theirs if group.rank == 0 else None),
+                args=(group, entries, transports, theirs if group.rank == 0 else None),
                 daemon=True,
             )
             for group in groups
@@ -85,12 +91,19 @@ def _answer(pipe: Connection, limit_s: float) -> list[float]:
     return answer
 
 
-def _rank(group: Group, entries: Sequence[Entry], pipe: Connection | None) -> None:
+def _rank(
+    group: Group,
+    entries: Sequence[Entry],
+    transports: tuple[Transport, ...],
+    pipe: Connection | None,
+) -> None:
     """One child process; rank 0 answers with medians in microseconds, or with a reason."""
     torch.set_num_threads(1)
     answer: list[float] | str
     try:
-        communicator = join(replace(group, timeout_s=60.0))
+        if DEVICES[transports[0]] == "cuda":
+            torch.cuda.set_device(group.rank)
+        communicator = join(replace(group, timeout_s=60.0), transports=transports)
         answer = []
         for entry in entries:
             case = Case(

@@ -28,7 +28,9 @@ class Trial:
     is_right: Callable[[], bool]
 
 
-def make_trial(fabric: Fabric, operation: str, count: int, dtype: torch.dtype) -> Trial:
+def make_trial(
+    fabric: Fabric, operation: str, count: int, dtype: torch.dtype, device: str = "cpu"
+) -> Trial:
     """A trial of `count` elements in all: a message, or the parts of all ranks together."""
     makers = {
         "all_reduce": _all_reduce,
@@ -37,7 +39,8 @@ def make_trial(fabric: Fabric, operation: str, count: int, dtype: torch.dtype) -
         "all_to_all": _all_to_all,
         "broadcast": _broadcast,
     }
-    return makers[operation](fabric, count, dtype)
+    with torch.device(device):
+        return makers[operation](fabric, count, dtype)
 
 
 def _held(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
@@ -17,7 +17,7 @@ import torch
 
 from kernels.collectives.calls import Contract
 from kernels.collectives.communicator import join
-from kernels.collectives.fabric import TRANSPORTS, Transport
+from kernels.collectives.fabric import DEVICES, TRANSPORTS, Transport
 from kernels.collectives.group import Group
 from kernels.collectives.topology import Topology
 from kernels.collectives.tuning.links import copy_rate_bytes_s, fit_links
@@ -36,12 +36,15 @@ class TuneSettings:
     """What is measured, and for how long at most.
 
     Units: seconds; bytes. `candidate_timeout_s` bounds one exchange: a candidate that hangs
-    longer is left out.
+    longer is left out. A candidate that runs on a device may hang where no rank can tell: after
+    `silence_s` without a report of any rank it is left out too. All transports move the tensors of
+    one device.
     """
 
     num_ranks: int
     limit_s: float = 60.0
     candidate_timeout_s: float = 5.0
+    silence_s: float = 30.0
     num_rounds: int = 15
     operations: tuple[str, ...] = _OPERATIONS
     contracts: tuple[Contract, ...] = CONTRACTS
@@ -49,6 +52,15 @@ class TuneSettings:
     dtype: torch.dtype = torch.bfloat16
     transports: tuple[Transport, ...] = TRANSPORTS
     islands: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if len({DEVICES[name] for name in self.transports}) != 1:
+            raise ValueError(f"transports {self.transports}: one or more, all of one device")
+
+    @property
+    def device(self) -> str:
+        """Whose tensors move, in torch's words."""
+        return DEVICES[self.transports[0]]
 
     def cases(self) -> list[Case]:
         """Every cell, the ones that decide decoding and prefill first."""
@@ -65,11 +77,13 @@ def tune(
     topology: Topology,
     begun: Table | None = None,
     report: Callable[[int, int], None] = lambda _done, _of: None,
+    left_out: Mapping[str, str] | None = None,
 ) -> Table:
     """Measure, within the limit; what was not reached is left to the seeds.
 
-    What a table that was `begun` on this machine holds already is kept. `report` hears how many
-    cases are done, and of how many.
+    `left_out` names what cannot be tried here, with the reasons, for the table to say. What a table
+    that was `begun` on this machine holds already is kept. `report` hears how many cases are done,
+    and of how many.
 
     Nothing runs in this process. When a candidate hangs or its ranks die, it is recorded as
     rejected with the reason and new ranks go on with the next case.
@@ -77,6 +91,7 @@ def tune(
     """
     begin_s = time.monotonic()
     found = resumed(settings.cases(), begun)
+    found.rejected.update(left_out or {})
     epoch = 0
     with tempfile.TemporaryDirectory(prefix="lanewise-tune-") as folder:
         while not found.is_complete and time.monotonic() - begin_s < settings.limit_s:
@@ -116,11 +131,16 @@ def _run_crew(
     ranks = _start_ranks(context, settings, found, store, todo, theirs)
     theirs.close()
     until_s = time.monotonic() + left_s
+    # The first report may take as long as the slowest interpreter needs to start.
+    patience_s = left_s
     try:
-        while ours.poll(max(0.0, until_s - time.monotonic())):
+        while ours.poll(max(0.0, min(patience_s, until_s - time.monotonic()))):
+            patience_s = settings.silence_s
             if not take(found, ours.recv()):
                 return
             report(len(found.entries), len(cases))
+        if time.monotonic() < until_s:
+            reject(found, f"no report for {settings.silence_s:g} s: it hangs")
     except EOFError:
         reject(found, "its ranks ended without an answer")
     finally:
@@ -170,9 +190,17 @@ def _rank(
             pipe.send((kind, value))
 
     torch.set_num_threads(1)
+    transports: list[Transport] = [n for n in settings.transports if n not in rejected]
     try:
+        if settings.device == "cuda":
+            torch.cuda.set_device(group.rank)
         # Founding a group takes as long as the slowest interpreter needs to start.
-        communicator = join(replace(group, timeout_s=60.0), transports=settings.transports)
+        communicator = join(
+            replace(group, timeout_s=60.0),
+            transports=tuple(transports),
+            report=lambda name: tell("trying", (-1, name)),
+        )
+        tell("trying", (-1, ""))
         communicator.fabric.limit_waits(group.timeout_s)
         if wants_links:
             tell("copy", copy_rate_bytes_s(communicator, settings.num_rounds))

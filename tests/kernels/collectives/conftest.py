@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import queue
 import runpy
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from kernels.collectives.local import LocalLink, make_links
+from kernels.collectives.errors import RankStalled
+from kernels.collectives.link import Message
 
 RANKS = Path(__file__).parent / "ranks.py"
 # Ranks are forked from a server that has imported torch once.
@@ -31,6 +34,7 @@ class Crew:
     folder: Path
     size: int = 2
     options: dict[str, Any] = field(default_factory=dict)
+    script: Path = RANKS
     processes: list[BaseProcess] = field(default_factory=list)
     pipes: list[Connection] = field(default_factory=list)
 
@@ -43,7 +47,9 @@ class Crew:
             group |= {"slot_bytes": 1 << 20, "transports": ("shm", "gloo", "tcp")} | self.options
             ours, theirs = SERVER.Pipe()
             given = {"options": group, "pipe": theirs}
-            process = SERVER.Process(target=runpy.run_path, args=(str(RANKS), given), daemon=True)
+            process = SERVER.Process(
+                target=runpy.run_path, args=(str(self.script), given), daemon=True
+            )
             process.start()
             theirs.close()
             self.processes.append(process)
@@ -112,8 +118,8 @@ def make_crew(tmp_path: Path) -> Iterator[Callable[..., Crew]]:
     """Crews of a test's own, for what breaks them; one rendezvous for all of a test."""
     crews: list[Crew] = []
 
-    def make(size: int = 2, **options: Any) -> Crew:
-        crews.append(Crew(tmp_path, size, options))
+    def make(size: int = 2, script: Path = RANKS, **options: Any) -> Crew:
+        crews.append(Crew(tmp_path, size, options, script))
         return crews[-1]
 
     yield make
@@ -121,12 +127,50 @@ def make_crew(tmp_path: Path) -> Iterator[Callable[..., Crew]]:
         crew.end()
 
 
+class LocalLink:
+    """A rank's end of links among threads of one process."""
+
+    def __init__(
+        self,
+        rank: int,
+        boxes: Sequence[Sequence[queue.SimpleQueue[torch.Tensor]]],
+        timeout_s: float,
+    ) -> None:
+        self._rank, self._boxes, self._timeout_s = rank, boxes, timeout_s
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self._boxes)
+
+    def exchange(self, outgoing: Message | None, incoming: Message | None) -> None:
+        """See `kernels.collectives.link.Link`."""
+        if outgoing and len(outgoing.values_N):
+            self._boxes[self._rank][outgoing.rank].put(outgoing.values_N.clone())
+        if incoming and len(incoming.values_N):
+            source = incoming.rank
+            try:
+                arrived_N = self._boxes[source][self._rank].get(timeout=self._timeout_s)
+            except queue.Empty:
+                raise RankStalled(
+                    f"rank {self._rank} waited {self._timeout_s} s for rank {source}", (source,)
+                ) from None
+            incoming.values_N.copy_(arrived_N)
+
+
 @pytest.fixture(scope="session")
 def in_threads() -> Callable[[int, Callable[[LocalLink], None]], None]:
     """Run a function on the links of `size` ranks, each in a thread."""
 
     def run(size: int, function: Callable[[LocalLink], None]) -> None:
+        boxes = [[queue.SimpleQueue[torch.Tensor]() for _ in range(size)] for _ in range(size)]
+        links = [LocalLink(rank, boxes, timeout_s=10) for rank in range(size)]
         with ThreadPoolExecutor(size) as threads:
-            list(threads.map(function, make_links(size, timeout_s=10)))
+            list(threads.map(function, links))
 
     return run

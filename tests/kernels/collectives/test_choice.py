@@ -69,9 +69,23 @@ def test_device_forms_say_that_nothing_verified_them():
     assert algorithm.transport in DEVICE_TRANSPORTS
     assert "unverified" in decision.evidence
     rejected = {r.candidate: r.reasons for r in decision.rejected}
-    assert "not installed" in rejected["flashinfer-python"]
+    assert "flashinfer is not open" not in rejected["flashinfer/all_reduce"]
+    assert "not installed" in rejected["b12x"]
     with pytest.raises(NoImplementation, match="moves cpu tensors, not cuda ones"):
         choose(ask(device="cuda"), PAIR)
+
+
+def test_values_that_an_algorithm_does_not_take_are_refused():
+    for given, reason in (
+        ({"dtype": "float32"}, "takes bfloat16, float16, not float32"),
+        ({"reduction": "max"}, "joins by sum, not by max"),
+        ({"num_ranks": 3}, "3 ranks: it takes 2, 4, 8"),
+    ):
+        group = Group(rank=0, size=given.get("num_ranks", 2), rendezvous="file:///nowhere")
+        question = ask(device="cuda", contract="fast", **({"dtype": "bfloat16"} | given))
+        decision = choose(question, group, transports=DEVICE_TRANSPORTS)[1]
+        rejected = {r.candidate: r.reasons for r in decision.rejected}
+        assert reason in rejected["flashinfer/all_reduce"]
 
 
 def test_the_digest_follows_what_decides():

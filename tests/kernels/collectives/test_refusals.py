@@ -14,7 +14,9 @@ def test_transports_that_this_machine_cannot_have_are_refused_with_the_reason(tm
         join(group, transports=("nccl",))
     with pytest.raises(ValueError, match="peer: torch sees no device"):
         join(group, transports=("peer",))
-    with pytest.raises(ValueError, match="one or more of shm, gloo, tcp, nccl, peer, staged"):
+    with pytest.raises(
+        ValueError, match="one or more of shm, gloo, tcp, nccl, peer, push, flashinfer, staged"
+    ):
         join(group, transports=())
 
 

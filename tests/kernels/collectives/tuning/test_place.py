@@ -60,6 +60,17 @@ def test_this_machines_table_is_found_and_used(tmp_path):
     assert next(iter(ledger)).source == "tuned"
 
 
+def test_tensors_of_devices_have_a_table_of_their_own(tmp_path):
+    own, of_devices = table_path(tmp_path, HERE, 2), table_path(tmp_path, HERE, 2, "cuda")
+    assert of_devices.name == own.name.replace("-ranks.json", "-ranks-cuda.json")
+    save(table(), own)
+    assert find_table(tmp_path, HERE, 2).state == "fresh"
+    assert find_table(tmp_path, HERE, 2, "cuda").state == "absent"
+    save(table(made="2026-02-02T00:00:00+00:00"), of_devices)
+    kept = knowledge_for_this_machine(tmp_path, 2, here=HERE, device="cuda")
+    assert "measured 2026-02-02" in kept.evidence
+
+
 def test_without_a_table_the_seed_serves_and_says_what_to_do(tmp_path):
     ledger = Ledger()
     assert knowledge_for_this_machine(tmp_path, 2, ledger=ledger, here=HERE) == SEED

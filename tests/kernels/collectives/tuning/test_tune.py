@@ -1,5 +1,6 @@
 """Measuring: checked first, the same on all ranks, within its time."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -50,6 +51,25 @@ def test_what_is_not_written_or_not_added_is_found(operation):
     trial.reset()
     trial.run(lazy)
     assert not trial.is_right()
+
+
+@pytest.mark.slow
+def test_what_hangs_without_a_word_is_left_out_and_what_cannot_be_tried_is_told():
+    settings = TuneSettings(
+        num_ranks=2, operations=("broadcast",), contracts=("exact",), sizes_bytes=(64,),
+        transports=("shm",), num_rounds=1,
+    )  # fmt: skip
+    told = {"push": "torch sees no device"}
+    table = tune(settings, this_topology(), left_out=told)
+    assert table.rejected == told
+    with pytest.raises(RuntimeError, match=r"no report for 1e-09 s: it hangs"):
+        tune(replace(settings, silence_s=1e-9), this_topology())
+
+
+def test_transports_of_two_devices_are_not_measured_together():
+    with pytest.raises(ValueError, match="all of one device"):
+        TuneSettings(num_ranks=2, transports=("shm", "nccl"))
+    assert TuneSettings(num_ranks=2, transports=("nccl", "push")).device == "cuda"
 
 
 def test_a_fit_finds_the_constants_it_was_made_from():

@@ -1,4 +1,4 @@
-"""Other projects' kernels for PCIe: whether they are installed, and why they are not used."""
+"""Other projects' kernels for PCIe: what is bound where it is installed, and what is not."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from importlib import metadata
 
 from kernels.ledger import Rejection
 
-_KNOWN = {
-    "flashinfer-python": "its PCIe kernels need peer access and two, four or eight NVIDIA cards",
-    "b12x": "its kernels need peer access and SM120 cards",
-}
+_UNBOUND = {"b12x": "its kernels need peer access and SM120 cards"}
 
 
 @functools.lru_cache(maxsize=1)
 def absent_adapters() -> tuple[Rejection, ...]:
-    """One line for each: absent, or installed and not bound because nothing could verify it."""
+    """One line for each that is not bound: absent, or installed and unverified."""
     return tuple(
-        Rejection(candidate=name, reasons=(_state(name), needs)) for name, needs in _KNOWN.items()
+        Rejection(candidate=name, reasons=(_state(name), needs)) for name, needs in _UNBOUND.items()
     )
 
 
