@@ -13,7 +13,7 @@ from typing import Any
 from kernels.calibration.in_steps import InSteps
 from kernels.calibration.work import Fit, Work, features
 from kernels.collectives.topology import Topology
-from kernels.table_file import TableFileError, TableFormat, fingerprint_of, short_digest
+from kernels.table_file import TableFormat, fingerprint_of, short_digest
 
 FORMAT = TableFormat(
     noun="calibration", schema=2, remedy="measure again with `lanewise plan --calibrate`"
@@ -91,24 +91,6 @@ def load(path: Path, here: Topology) -> Calibration:
     Raises: TableFileError naming the key that is wrong, or the facts that differ.
     """
     return FORMAT.read(path, here.facts(), _parse)
-
-
-def confidence(data_dir: Path, here: Topology) -> str:
-    """One line for a plan: what is calibrated on this machine, and how well it is known."""
-    path = calibration_path(data_dir, here)
-    if not path.exists():
-        return "nothing calibrated here; `lanewise plan --calibrate` measures this machine"
-    try:
-        found = load(path, here)
-    except TableFileError as error:
-        return f"calibration refused: {error}"
-    wire = ", ".join(f"{name} {fit.error:.0%}" for name, fit in found.wire.items())
-    busy = "" if found.is_quiet else f", while other programs had {found.disturbed:.0%}: repeat"
-    return (
-        f"this processor calibrated {found.made}: gemm {found.computing['gemm'].error:.0%}, "
-        f"attention {found.computing['attention'].error:.0%}, {wire}, stretches of whole steps "
-        f"{found.in_steps.computing.error:.0%}{busy}"
-    )
 
 
 def _parse(record: Mapping[str, Any]) -> Calibration:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from kernels.calibration.seat import SIZE, Seat
-from kernels.calibration.work import Work
 from kernels.collectives.choice import Question, choose
 from kernels.collectives.communicator import HostCommunicator
 from kernels.collectives.costs import LinkCosts
@@ -114,6 +113,3 @@ def _each_s(call: Callable[[], object], num_repeats: int) -> float:
         call()
         times.append(time.perf_counter() - begin_s)
     return statistics.median(times)
-
-
-PRODUCT = Work("gemm", _PRODUCT)

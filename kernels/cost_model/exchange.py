@@ -14,7 +14,7 @@ from kernels.collectives.costs import INT8_RATIO, LinkCosts
 if TYPE_CHECKING:
     from kernels.hardware.machine import Machine
 
-Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "ring"]
 # A start and a flag of a kernel that writes to peers, on top of the bus's own latency.
 _PEER_START_S = 5e-6
 _PEER_LATENCY_S = 1e-6
@@ -57,7 +57,8 @@ class Exchange:
         """Of one exchange among n ranks.
 
         `size_bytes`: the whole tensor of a reduction, gathering or scattering; what a rank sends
-        in all (its own share included) of an all-to-all; the message of a send.
+        in all (its own share included) of an all-to-all; the message of a send; what all ranks
+        have together of a ring, in which every share passes every rank.
         """
         return self.fastest(operation, size_bytes, n)[0]
 
@@ -82,12 +83,27 @@ class Exchange:
                     "direct": costs.half_direct_s(size_bytes, n, c),
                     "ring": costs.half_ring_s(size_bytes, n, c),
                 }
+            case "ring":  # a share at a time: it is attended to while the next one is on the way
+                found = {"ring": costs.half_ring_s(size_bytes, n, c)}
             case "all_to_all":
                 found = {"pairwise": costs.all_to_all_s(size_bytes, n, c)}
             case "send":
                 found = {"copy": c.latency_s + size_bytes / c.ring_bytes_s}
         name = min(found, key=lambda key: found[key])
         return found[name], name
+
+    def strided(self, stride: int) -> Exchange:
+        """What the ranks of a group have whose neighbours lie `stride` devices apart.
+
+        Fewer of them share an island, and as many groups cross at the same time: together they
+        have the rate of all devices of an island that send across at once.
+        """
+        if stride == 1:
+            return self
+        size = max(1, self.island_size // stride)
+        crossing = self.over.cross_bytes_s * self.island_size / stride
+        over = replace(self.over, ring_bytes_s=min(self.over.ring_bytes_s, crossing))
+        return replace(self, island_size=size, over=over)
 
     def latency_s(self, n: int) -> float:
         """Of the smallest all-reduce among n ranks."""
@@ -107,6 +123,8 @@ class Exchange:
             return max(told_s, costs.host_staged_s(size_bytes, n, c))
         if operation == "send":
             return 2 * c.host_latency_s + size_bytes / self.staged_bytes_s
+        if operation == "ring":
+            return (n - 1) * (2 * c.host_latency_s + size_bytes / n / self.staged_bytes_s)
         return 2 * c.host_latency_s + (n - 1) / n * size_bytes / self.staged_bytes_s
 
 

@@ -7,7 +7,7 @@ than cards do, and the errors here are wide. What was measured on this machine r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from kernels.cost_model.efficiency import Efficiency, efficiencies_of, sparse_heads_of
@@ -38,6 +38,8 @@ class DeviceRates:
     on a rank, attention over gathered rows takes as long as with those. `errors` are relative, by
     cause. `assumed` says in words what nobody told or measured, `sourced` what somebody measured
     elsewhere, `calibrated` what was measured on this very machine, whose `fingerprint` it is.
+    `origins` says of each kind of work, as in efficiency.py, where its rate comes from; those
+    `measured` are of this machine.
     """
 
     dense_flops_s: float
@@ -58,6 +60,8 @@ class DeviceRates:
     sourced: tuple[str, ...] = ()
     calibrated: tuple[str, ...] = ()
     fingerprint: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    measured: frozenset[str] = frozenset()
 
     def scaled(self, *, flops: float = 1.0, memory: float = 1.0, size: float = 1.0) -> DeviceRates:
         """The same device with more of something."""
@@ -150,6 +154,10 @@ def product_rates(
             for entry in shares.values()
             if not entry.is_assumed
         ),
+        origins={
+            work: f"{entry.share:g} of {_peak_text(product, work)}, {entry.source}"
+            for work, entry in shares.items()
+        },
     )
     if not (is_cpu and measured):
         return found
@@ -176,7 +184,19 @@ def _with_measured(
         assumed=assumed,
         calibrated=measured.texts,
         fingerprint=measured.fingerprint,
+        measured=measured.work,
+        origins={**rates.origins, **dict.fromkeys(measured.work, f"measured here {measured.made}")},
     )
+
+
+def _peak_text(product: Product, work: str) -> str:
+    peak = product.peak
+    if work == "memory":
+        is_told = product.memory_bandwidth_bytes_s is not None
+    else:
+        is_told = bool(peak.bf16 or peak.fp16 or peak.fp32)
+    what = "memory rate" if work == "memory" else "peak"
+    return f"the data sheet's {what}" if is_told else f"an assumed {what}"
 
 
 def _unknown(product: Product) -> tuple[float, float]:

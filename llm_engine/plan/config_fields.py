@@ -61,10 +61,12 @@ class ConfigFields:
         if not quantisation:
             return None
         method, size = quantisation.get("quant_method"), quantisation.get("weight_block_size")
+        if method == "mxfp4":
+            return None  # of experts alone: see `expert_weights`
         if method != "fp8" or not size:
             raise UnsupportedModel(
                 f"weights quantised with {method!r} and blocks {size!r} are not known here; known: "
-                "plain weights, and fp8 with weight_block_size"
+                "plain weights, fp8 with weight_block_size, and mxfp4 of experts"
             )
         return "x".join(map(str, size))
 
@@ -73,6 +75,6 @@ class ConfigFields:
         """How experts are stored: "bf16", "fp8" or "mxfp4"."""
         quantisation = self._raw.get("quantization_config") or {}
         expert = quantisation.get("expert_dtype") or self._raw.get("expert_dtype")
-        if expert == "fp4":
+        if expert == "fp4" or quantisation.get("quant_method") == "mxfp4":
             return "mxfp4"
         return "fp8" if quantisation else "bf16"

@@ -75,7 +75,8 @@ def _attention(
 def _sparse(step: Step, fields: ConfigFields, page: int) -> tuple[OpUse, ...]:
     """CSA: two overlapping series of four tokens; the indexer picks the rows."""
     chosen, index_dim = fields.count("index_topk"), fields.count("index_head_dim")
-    rows = shared_kv.attention(step, fields, gathered=chosen, visible=chosen, page=page // _SPARSE)
+    visible = step.attended(_SPARSE, at_most=chosen)
+    rows = shared_kv.attention(step, fields, gathered=chosen, visible=visible, page=page // _SPARSE)
     head_dim = fields.count("head_dim")
     return (
         *rows,

@@ -1,7 +1,8 @@
 """deepseek_v41: encoder and decoder halves, rows shared across layers, Engram, single-pass mHC.
 
 Prefill follows the bounded replay: the decoder half runs on the last window of a prompt alone,
-because only the encoder half and the last key source build rows that later tokens read.
+because only the encoder half and the last key source build rows that later tokens read. A config
+with `prefills_all_layers`, which no checkpoint has, describes an engine that does without.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def describe(fields: ConfigFields, request: PlanRequest) -> ModelShape:
         groups,
         _rows(fields, request, ratios, page),
         has_sparse_attention=True,
-        choices=(_replay(fields),),
+        choices=() if fields.flag("prefills_all_layers") else (_replay(fields),),
         notes=("the vision tower's sizes are not published: it counts as no work and no weights",),
     )
 
@@ -68,7 +69,9 @@ def _replay(fields: ConfigFields) -> Decision:
 
 def _half(step: Step, fields: ConfigFields) -> Step:
     """The step as the decoder half sees it."""
-    rows = min(step.rows, fields.count("sliding_window"))
+    if fields.flag("prefills_all_layers"):
+        return step
+    rows = min(step.rows, step.batch * fields.count("sliding_window"))
     return replace(step, rows=rows) if step.is_prefill else step
 
 
@@ -108,7 +111,11 @@ def _layer(
     chosen = fields.count("index_topk") if ratio else 0
     uses = [shared_kv.hyper_connections(own, fields)]
     uses += shared_kv.attention(
-        own, fields, gathered=chosen, visible=chosen, page=page // ratio if ratio else 64
+        own,
+        fields,
+        gathered=chosen,
+        visible=own.attended(ratio, at_most=chosen) if ratio else 0.0,
+        page=page // ratio if ratio else 64,
     )
     if role.endswith("own rows"):
         width, index_dim = fields.count("head_dim"), fields.count("index_head_dim")

@@ -21,6 +21,7 @@ FAMILIES: Mapping[str, str] = {
     "llama": "llm_engine.plan.gqa",
     "qwen3": "llm_engine.plan.gqa",
     "qwen3_moe": "llm_engine.plan.gqa",
+    "gpt_oss": "llm_engine.plan.gpt_oss",
     "deepseek_v32": "llm_engine.plan.mla",
     "glm_moe_dsa": "llm_engine.plan.mla",
     "deepseek_v4": "llm_engine.plan.deepseek_v4",

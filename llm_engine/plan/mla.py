@@ -101,7 +101,8 @@ def sparse_mla(step: Step, fields: ConfigFields, page: int) -> OpUse:
         "page": page,
     }
     options = {"phase": step.phase, "cache": step.cache_rows}
-    return use("sparse_mla", step.dtype, sizes, options=options)
+    seen = step.attended(at_most=fields.count("index_topk"))
+    return use("sparse_mla", step.dtype, sizes, options=options, attended=seen)
 
 
 def indexer(step: Step, fields: ConfigFields, page: int) -> tuple[OpUse, ...]:

@@ -22,6 +22,8 @@ class ServiceTimes:
     in chunks of `chunk_tokens`; a decode step of b sequences in `decode_s + b * decode_s_each`.
     `kv_tokens` are the tokens of prompts and answers that the cache holds at a time. Where the
     phases share the cards (`shares_cards`), a chunk and a decode step run one after the other.
+    The first token comes `fill_s` after a prompt's last chunk: it passes the other stages of a
+    pipeline, whose first one computes the next prompt meanwhile.
     Units: seconds, tokens.
     Raises: ValueError for a time that is negative or no number, and for no tokens.
     """
@@ -33,9 +35,10 @@ class ServiceTimes:
     decode_s_each: float = 0.0
     chunk_tokens: int = 8192
     shares_cards: bool = False
+    fill_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("prefill_s_per_token2", "decode_s_each"):
+        for name in ("prefill_s_per_token2", "decode_s_each", "fill_s"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more seconds")
         for name in ("prefill_s_per_token", "decode_s", "kv_tokens", "chunk_tokens"):
@@ -148,11 +151,12 @@ class _Machine:
         return self._decoding[0][0] - self._tokens_given if self._decoding else math.inf
 
     def _begin_decode(self, visit: Visit) -> None:
-        """The prefill's last chunk gives the first token."""
-        visit.first_token_s = self._now_s
+        """The prefill's last chunk gives the first token, once it has passed all stages."""
+        fill_s = self._times.fill_s
+        visit.first_token_s = self._now_s + fill_s
         self._prefilling = None
         self._count += 1
-        end = self._tokens_given + visit.answer_tokens
+        end = self._tokens_given + visit.answer_tokens + fill_s * self._rates()[1]
         heapq.heappush(self._decoding, (end, self._count, visit))
 
     def _finish(self) -> Visit:

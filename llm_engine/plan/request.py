@@ -9,15 +9,16 @@ from dataclasses import dataclass
 class PlanRequest:
     """Sizes of the two phases and what the machine decides beforehand.
 
-    Units: tokens, but `batch` counts sequences. A prefill step computes the last
-    `prefill_tokens` of a prompt of `context` tokens; a decode step adds one token to each of
-    `batch` sequences of `context` tokens. `has_fp8_math` says
-    that activations are quantised in front of fp8 weights. `vendor_page` is 0 unless the vendor's
-    operators dictate a page.
+    Units: tokens, but `prompts` and `batch` count sequences. A prefill step computes the last
+    `prefill_tokens` of `prompts` of `context` tokens each, evenly; a decode step adds one token to
+    each of `batch` sequences of `context` tokens. `has_fp8_math` says that activations are
+    quantised in front of fp8 weights. `vendor_page` is 0 unless the vendor's operators dictate a
+    page.
     """
 
     prefill_tokens: int = 4096
     context: int = 8192
+    prompts: int = 1
     batch: int = 1
     dtype: str = "bf16"
     cache: str = "bf16"
@@ -26,10 +27,10 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         """Refuse sizes that no step has."""
-        for name in ("prefill_tokens", "context", "batch"):
+        for name in ("prefill_tokens", "context", "prompts", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.prefill_tokens > self.context:
+        if self.prefill_tokens > self.context * self.prompts:
             raise ValueError(
                 f"prefill_tokens {self.prefill_tokens} is above context {self.context}: the "
                 "context counts the tokens of the step; raise it or take a smaller chunk"

@@ -16,7 +16,8 @@ from llm_engine.plan.request import PlanRequest
 class Step:
     """The rows of one step and the formats of the model; makes op uses in those sizes.
 
-    `block` is the scale block of fp8 weights, None for plain ones.
+    `rows` are those of all of `batch` sequences, each with a context of its own. `block` is the
+    scale block of fp8 weights, None for plain ones.
     """
 
     phase: str
@@ -31,7 +32,7 @@ class Step:
 
     @property
     def is_prefill(self) -> bool:
-        """Whether the rows are one prompt's, not one of each sequence."""
+        """Whether the rows are parts of prompts, not one of each sequence."""
         return self.phase == "prefill"
 
     @property
@@ -51,7 +52,8 @@ class Step:
 
     def attended(self, ratio: int = 1, at_most: int | None = None) -> float:
         """Mean rows that a query sees when `ratio` tokens share a row, causally."""
-        mean = self.context - (self.rows - 1) / 2 if self.is_prefill else float(self.context)
+        own = self.rows / self.batch
+        mean = self.context - (own - 1) / 2 if self.is_prefill else float(self.context)
         return mean / ratio if at_most is None else min(mean / ratio, float(at_most))
 
     def linear(self, width: int, depth: int, count: int = 1, *, is_cut: bool = False) -> OpUse:
@@ -126,7 +128,7 @@ class Step:
 
     def head(self, width: int, vocabulary: int) -> LayerGroup:
         """Final norm, logits of the last row of each sequence, and the sampler."""
-        rows = 1 if self.is_prefill else self.batch
+        rows = self.batch
         sizes = {"T": rows, "D": width}
         uses = (
             use("rms_norm", self.dtype, sizes, options={"residual": "yes"}),
@@ -147,7 +149,7 @@ def steps(fields: ConfigFields, request: PlanRequest) -> tuple[Step, Step]:
             phase=phase,
             rows=rows,
             context=request.context,
-            batch=1 if phase == "prefill" else request.batch,
+            batch=request.prompts if phase == "prefill" else request.batch,
             dtype=request.dtype,
             cache=request.cache,
             block=fields.block,

@@ -18,6 +18,7 @@ PARAMETERS = {
     "smollm2-135m-instruct": 0.1345,
     "qwen3-0.6b": 0.596,
     "qwen3-30b-a3b": 30.5,
+    "gpt-oss-20b": 20.9,
     "deepseek-v3.2": 671.9,
     "deepseek-v4-flash": 284.33,
     "deepseek-v4.1-flash": 552 + 197,
@@ -34,6 +35,7 @@ CACHE_BYTES = [
     ("deepseek-v3.2", "fp8", 48_068),
     ("glm-5.3", "bf16", 95_232),
     ("glm-5.3", "fp8", 53_940),
+    ("gpt-oss-20b", "bf16", 12 * 2 * 8 * 64 * 2),  # half of the layers keep a window instead
 ]
 
 # Mean GFLOP a token over a causal prompt, without the head.

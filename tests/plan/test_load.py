@@ -113,6 +113,20 @@ def test_a_prompt_alone_takes_its_prefill_and_no_more():
         assert visit.end_s - visit.first_token_s == pytest.approx(10 * 0.05)
 
 
+def test_a_pipeline_gives_the_first_token_after_its_other_stages():
+    """The next prompt begins before: a caller waits longer, the machine gives as much."""
+    load = closed(clients=3, prompt=4000, answer=10, spread=0.0)
+    plain, stages = (simulate(load, machine(fill_s=s), 0, 60)[30:] for s in (0.0, 0.5))
+    waits = [statistics.fmean(v.ttft_s for v in found) for found in (plain, stages)]
+    assert waits[1] > waits[0] - 1e-9
+    alone = simulate(
+        closed(clients=1, prompt=4000, answer=10, spread=0.0), machine(fill_s=0.5), 0, 5
+    )
+    assert all(v.ttft_s == pytest.approx(4000 / 6222.72 + 0.5) for v in alone)
+    ends = [v.end_s - v.first_token_s for v in alone]
+    assert all(end == pytest.approx(10 * 0.05) for end in ends)
+
+
 def test_a_cache_for_one_lets_two_callers_take_turns():
     load = closed(clients=2, prompt=4000, answer=100, spread=0.0)
     times = machine(rate=1000, kv=4100, tpot=0.05)

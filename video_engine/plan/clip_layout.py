@@ -78,8 +78,6 @@ class ClipTransfer:
     @property
     def sent_bytes(self) -> float:
         """Bytes that leave one rank in all of them."""
-        if self.operation == "send":
-            return self.count * self.size_bytes
         times = 2 if self.operation == "all_reduce" else 1
         return self.count * times * (self.n - 1) / self.n * self.size_bytes
 
@@ -134,10 +132,10 @@ def exchanged_heads(facts: ClipFacts, layout: ClipLayout) -> ClipTransfer:
 
 
 def passed_keys(facts: ClipFacts, layout: ClipLayout) -> ClipTransfer:
-    """Keys and values around the ring, one neighbour after the other."""
-    size = facts.kv_bytes / layout.ring / layout.ulysses / layout.tp
-    count = (layout.ring - 1) * facts.num_blocks
-    return ClipTransfer(operation="send", size_bytes=size, n=2, count=count)
+    """Keys and values around the ring, one neighbour after the other, over its slowest link."""
+    size = facts.kv_bytes / layout.ulysses / layout.tp
+    count = facts.num_blocks if layout.ring > 1 else 0
+    return ClipTransfer(operation="ring", size_bytes=size, n=layout.ring, count=count)
 
 
 def reduced_rows(facts: ClipFacts, layout: ClipLayout) -> ClipTransfer:
@@ -151,5 +149,5 @@ def transfer_s(transfer: ClipTransfer, exchange: Exchange, stride: int = 1) -> f
     """Seconds of all its exchanges. `stride`: ranks of a group lie so far apart."""
     if not transfer.count:
         return 0.0
-    near = replace(exchange, island_size=max(1, exchange.island_size // stride))
-    return transfer.count * near.seconds(transfer.operation, transfer.size_bytes, transfer.n)
+    links = exchange.strided(stride)
+    return transfer.count * links.seconds(transfer.operation, transfer.size_bytes, transfer.n)

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernels.cost_model.basis import RatesBasis, basis_of
 from kernels.cost_model.exchange import Exchange, exchange_of
 from kernels.cost_model.rates import DeviceRates, rates_of
 from video_engine.plan.clip_layout import ClipFacts, clip_facts, clip_layouts
-from video_engine.plan.clip_time import FORWARDS, ClipTime, clip_time
+from video_engine.plan.clip_time import FORWARDS, ClipTime, attention_rate, clip_time
 
 if TYPE_CHECKING:
+    from kernels.cost_model.calibrated import MeasuredRates
     from kernels.hardware.machine import Machine
     from kernels.layer_groups import ModelShape
 
@@ -19,8 +21,18 @@ _RESERVED_SHARE, _RESERVED_BYTES = 0.04, 1.0e9  # fragmentation; driver and libr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RateUsed:
+    """One rate behind a clip's time, and where it comes from. Units: operations or bytes/second."""
+
+    name: str
+    per_s: float
+    unit: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClipPlan:
-    """The layout of the shortest clip, those passed over (fastest first), and what was assumed.
+    """The layout of the shortest clip, those passed over (fastest first), and what it rests on.
 
     `chosen` is None where no layout fits: `needed_bytes` of a device would. `equal` is a faster
     layout whose gain is below the error of the comparison.
@@ -33,16 +45,20 @@ class ClipPlan:
     device_bytes: int
     needed_bytes: float
     marginal: Mapping[str, float]
-    assumed: tuple[str, ...]
+    basis: RatesBasis
+    rates: tuple[RateUsed, ...]
 
 
-def plan_clip(shape: ModelShape, machine: Machine) -> ClipPlan:
-    """Every layout of a clip on a machine.
+def plan_clip(
+    shape: ModelShape, machine: Machine, measured: MeasuredRates | None = None
+) -> ClipPlan:
+    """Every layout of a clip on a machine; `measured` are rates of this very machine.
 
     Raises: KeyError for a family without FORWARDS; ValueError for a model with no attention over
     its rows.
     """
-    rates, exchange = rates_of(machine, has_fp8_math=False), exchange_of(machine)
+    rates = rates_of(machine, has_fp8_math=False, measured=measured)
+    exchange = exchange_of(machine)
     facts = clip_facts(shape)
     layouts = clip_layouts(facts, machine.num_devices)
     times = sorted(
@@ -61,7 +77,24 @@ def plan_clip(shape: ModelShape, machine: Machine) -> ClipPlan:
         device_bytes=rates.memory_bytes,
         needed_bytes=min(t.held_bytes for t in times) + rates.memory_bytes - room,
         marginal=_marginal(shape, facts, chosen, rates, exchange) if chosen else {},
-        assumed=(*rates.assumed, *exchange.assumed),
+        basis=basis_of(rates, exchange),
+        rates=_rates_used(rates),
+    )
+
+
+def _rates_used(rates: DeviceRates) -> tuple[RateUsed, ...]:
+    attention_s, origin = attention_rate(rates)
+    return (
+        RateUsed(
+            name="products",
+            per_s=rates.dense_flops_s,
+            unit="FLOP/s",
+            origin=rates.origins["dense"],
+        ),
+        RateUsed(name="attention", per_s=attention_s, unit="FLOP/s", origin=origin),
+        RateUsed(
+            name="memory", per_s=rates.memory_bytes_s, unit="B/s", origin=rates.origins["memory"]
+        ),
     )
 
 

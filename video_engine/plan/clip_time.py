@@ -108,6 +108,17 @@ def clip_time(
     )
 
 
+def attention_rate(rates: DeviceRates) -> tuple[float, str]:
+    """Operations a second of attention over all rows, and where that comes from.
+
+    Measured on this machine, else a share of the rate of products.
+    """
+    if "attention" in rates.measured:
+        return rates.attention_flops_s, rates.origins["attention"]
+    origin = f"{_ATTENTION_SHARE:g} of products, as one H200 takes a step of 209 frames (14.19 s)"
+    return rates.dense_flops_s * _ATTENTION_SHARE, origin
+
+
 def _use_s(
     use: OpUse, group: LayerGroup, facts: ClipFacts, layout: ClipLayout, rates: DeviceRates
 ) -> Parts:
@@ -117,8 +128,7 @@ def _use_s(
     if use.op == "full_attention":
         ranks = layout.tp * layout.ulysses
         share = math.ceil(facts.heads / ranks) / facts.heads / layout.ring
-        attention_flops_s = rates.dense_flops_s * _ATTENTION_SHARE
-        return start + Parts(attention=cost.flops * share / attention_flops_s)
+        return start + Parts(attention=cost.flops * share / attention_rate(rates)[0])
     is_product = use.op == "gemm" and bool(group.layers)
     cut = layout.tp if is_product or use.is_cut else 1
     moved = (cost.read_write_bytes - cost.weight_bytes) / by_rows / cut + cost.weight_bytes / cut

@@ -10,13 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernels.calibration.table import (
-    Calibration,
-    calibration_path,
-    confidence,
-    load,
-    save,
-)
+from kernels.calibration.table import Calibration, calibration_path, load, save
 from kernels.collectives.topology import Topology, this_topology
 from kernels.table_file import TableFileError
 from workers.planning.inputs import EXIT_OTHER, EXIT_USAGE, data_dir
@@ -44,17 +38,6 @@ def main(arguments: Sequence[str]) -> int:
     except (RuntimeError, OSError, TableFileError) as error:
         sys.stderr.write(f"lanewise plan: {error}\n")
         return EXIT_OTHER
-
-
-def confidence_text(machine: str, assumed: Sequence[str]) -> str:
-    """What a plan's figures rest on. A described machine cannot have been measured here."""
-    rest = f"the plan's own rates are assumed: {', '.join(assumed)}"
-    if machine:
-        return f"nothing calibrated: a described machine; {rest}"
-    folder = data_dir("")
-    if isinstance(folder, str):
-        return f"nothing calibrated: {folder}; {rest}"
-    return f"{confidence(folder, this_topology())}; {rest}"
 
 
 def _run(options: argparse.Namespace, folder: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernels.errors import KernelError
@@ -17,7 +17,6 @@ from video_engine.plan import families as video
 from video_engine.plan.clip_plan import ClipPlan, plan_clip
 from video_engine.plan.clip_time import FORWARDS, ClipTime
 from video_engine.plan.request import ClipRequest
-from workers.planning.calibration import confidence_text
 from workers.planning.inputs import (
     EXIT_DOES_NOT_FIT,
     PlanFailed,
@@ -25,9 +24,11 @@ from workers.planning.inputs import (
     find_machine,
     find_model,
 )
-from workers.planning.plan_tables import print_table
+from workers.planning.measured import NOT_HERE, basis_text, measured_here
+from workers.planning.plan_tables import amount, print_table
 
 if TYPE_CHECKING:
+    from kernels.cost_model.calibrated import MeasuredRates
     from kernels.hardware.machine import Machine
 
 _NOT_YET = "planned: this version renders a clip on one device"
@@ -44,6 +45,7 @@ class Clip:
     against: str
     other: ClipPlan | None
     price_per_hour: float
+    calibration: str  # which table is behind the figures, or why none is
 
     @property
     def remedy(self) -> str:
@@ -80,7 +82,8 @@ class Clip:
         if self.plan.chosen is None:
             sys.stderr.write(f"lanewise plan: {self.model} {self.remedy}\n")
             return
-        title = f"{self.model}: time of a clip; predicted, with the interval of stated errors"
+        basis = self.plan.basis.word
+        title = f"{self.model}: time of a clip, predicted from {basis} rates, with intervals"
         print_table(title, ("", ""), [*_rows(self, self.plan.chosen)])
         others = self.plan.others
         passed = [(str(t.layout), f"{t.clip_s:,.0f} s", _why_not(t, self)) for t in others]
@@ -89,10 +92,20 @@ class Clip:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         chosen = self.plan.chosen
+        basis = self.plan.basis
+        rests_on = {
+            "rates": {
+                "basis": basis.word,
+                **asdict(basis),
+                "used": [asdict(rate) for rate in self.plan.rates],
+            },
+            "calibration": self.calibration,
+        }
         if not chosen:
-            return {"fits": False, "reason": self.remedy}
+            return {"fits": False, "reason": self.remedy, **rests_on}
         return {
             "fits": True,
+            **rests_on,
             "chosen": chosen.as_dict(),
             "runs_today": self.runs_today,
             "forwards": self.plan.forwards,
@@ -100,7 +113,7 @@ class Clip:
             "marginal": dict(self.plan.marginal),
             "cost_per_clip": self.cost_per_clip,
             "against": _gap(self),
-            "assumed": list(self.plan.assumed),
+            "assumed": list(basis.assumed),
         }
 
 
@@ -115,7 +128,10 @@ def clip_of(options: argparse.Namespace, sizes: PlanSizes) -> Clip | None:
             return None
         machine = find_machine(options.machine)
         other = find_machine(options.against) if options.against else None
-        plan = _one(name, raw, machine, sizes)
+        measured, calibration = None, NOT_HERE
+        if not options.machine:
+            measured, calibration = measured_here(options.data)
+        plan = _one(name, raw, machine, sizes, measured)
         return plan and Clip(
             model=name,
             machine=options.machine,
@@ -124,18 +140,25 @@ def clip_of(options: argparse.Namespace, sizes: PlanSizes) -> Clip | None:
             against=options.against,
             other=_one(name, raw, other, sizes) if other else None,
             price_per_hour=options.price_per_hour,
+            calibration=calibration,
         )
     except (HardwareError, VideoError, KernelError, ValueError) as error:
         raise PlanFailed(str(error)) from error
 
 
-def _one(name: str, raw: dict[str, Any], machine: Machine, sizes: PlanSizes) -> ClipPlan | None:
+def _one(
+    name: str,
+    raw: dict[str, Any],
+    machine: Machine,
+    sizes: PlanSizes,
+    measured: MeasuredRates | None = None,
+) -> ClipPlan | None:
     formats = choose_formats(machine, is_quantised=False, asked_cache=sizes.cache)
     clip = ClipRequest(
         width=sizes.width, height=sizes.height, num_frames=sizes.num_frames, dtype=formats.dtype
     )
     shape = video.describe(raw, clip, name=name)
-    return plan_clip(shape, machine) if shape.family in FORWARDS else None
+    return plan_clip(shape, machine, measured) if shape.family in FORWARDS else None
 
 
 def _rows(found: Clip, chosen: ClipTime) -> Iterator[tuple[str, str]]:
@@ -161,7 +184,9 @@ def _rows(found: Clip, chosen: ClipTime) -> Iterator[tuple[str, str]]:
     if (equal := found.plan.equal) is not None:
         gain = chosen.step_s / equal.step_s - 1
         yield "note", f"not preferred: {equal.layout} gains {gain:.0%}, less than the error"
-    yield "confidence", confidence_text(found.machine, found.plan.assumed)
+    for rate in found.plan.rates:
+        yield f"rate of {rate.name}", f"{amount(rate.per_s, rate.unit)} a device: {rate.origin}"
+    yield "confidence", basis_text(found.plan.basis, found.calibration)
 
 
 def _why_not(time: ClipTime, found: Clip) -> str:

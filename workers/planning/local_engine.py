@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workers.settings import Settings
 
 _MIB = 1 << 20
-_SHOWN = ("weights", "KV capacity", "prompt chunk", "page size", "prefix cache")
+_SHOWN = ("weights", "windows", "KV capacity", "prompt chunk", "page size", "prefix cache")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,16 +138,17 @@ def local_engine_of(model: str, machine: str, context: int) -> LocalEngine | Ref
 
 def _described(found: ForeseenModel, context: int, max_num_seqs: int) -> LocalEngine:
     decisions = found.decisions
-    group, capacity = decisions.layout.groups[0], decisions.capacity
+    layout, capacity = decisions.layout, decisions.capacity
+    page_tokens = layout.groups[0].page_tokens
     is_packed = decisions.ops.is_native
-    fitting = capacity.num_pages // -(-context // group.page_tokens)
+    fitting = capacity.num_pages // layout.most_pages(0, context)
     return LocalEngine(
         source=found.source.description,
         is_packed=is_packed,
         weight_bytes=found.facts.packed_bytes if is_packed else found.facts.unpacked_bytes,
-        kv_tokens=capacity.num_pages * group.page_tokens,
-        max_kv_tokens=capacity.num_reserved * group.page_tokens,
-        kv_bytes_per_token=group.page_bytes // group.page_tokens,
+        kv_tokens=capacity.num_pages * page_tokens,
+        max_kv_tokens=capacity.num_reserved * page_tokens,
+        kv_bytes_per_token=round(layout.bytes_per_token),
         max_model_len=capacity.max_model_len,
         prompt_chunk_tokens=decisions.chunk_tokens,
         context=context,

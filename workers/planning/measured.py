@@ -11,7 +11,7 @@ from kernels.table_file import TableFileError, short_digest
 from workers.planning.inputs import data_dir
 
 if TYPE_CHECKING:
-    from llm_engine.plan.search.serving_plan import RatesBasis
+    from kernels.cost_model.basis import RatesBasis
 
 NOT_HERE = "a described machine"
 

@@ -74,7 +74,8 @@ def print_plan(plan: LaunchPlan) -> None:
         out.print(f"note: {note}")
     out.print()
     for phase in plan.model.phases:
-        title = f"{phase.name}: {phase.rows} rows, context {phase.context}, batch {phase.batch}"
+        sizes = f"{phase.rows} rows, context {phase.context}, batch {phase.batch}"
+        title = f"{phase.name}: kernels of a whole step of {sizes}; layouts divide it"
         rows = [_use_row(use) for use in plan.uses if use.phase == phase.name]
         header = ("layers", "op", "case", "runs on", "tier", "work", "traffic", "why")
         print_table(title, header, _without_repeats(rows))

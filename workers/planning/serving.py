@@ -13,6 +13,7 @@ from kernels.plan_formats import choose_formats
 from llm_engine.errors import LLMError
 from llm_engine.plan import families as llm
 from llm_engine.plan.load import Estimate
+from llm_engine.plan.search.goals import GOAL_TEXTS
 from llm_engine.plan.search.serving import plan_serving
 from llm_engine.plan.search.serving_plan import DoesNotFit, ServingPlan, Workload
 from workers.planning.inputs import (
@@ -27,8 +28,11 @@ from workers.planning.measured import NOT_HERE, basis_text, measured_here
 from workers.planning.plan_tables import print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kernels.cost_model.calibrated import MeasuredRates
     from kernels.hardware.machine import Machine
+    from llm_engine.plan.search.prediction import StepPrediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,7 @@ class Serving:
 
     @property
     def cost_per_million(self) -> float | None:
-        """Price of a million tokens, prompts and answers, when the machine is always busy."""
+        """Price of a million tokens, prompts and answers, while all callers send."""
         if not self.price_per_hour or isinstance(self.plan, DoesNotFit):
             return None
         return self.price_per_hour / 3600 / tokens_s(self.plan, self.work) * 1e6
@@ -74,7 +78,7 @@ class Serving:
             sys.stderr.write(f"lanewise plan: {self.model} {self.plan}\n")
             return
         basis = self.plan.basis.word
-        title = f"{self.model}: goal {self.work.goal}; predicted from {basis} rates, with intervals"
+        title = f"{self.model}: predicted from {basis} rates, with intervals"
         print_table(title, ("", "prefill", "decode"), _phase_rows(self.plan))
         print_table("", ("", ""), [*_rows(self, self.plan)])
         rejected = [(r.phase, r.layout, r.reason) for r in self.plan.rejected]
@@ -82,7 +86,12 @@ class Serving:
 
 
 def tokens_s(plan: ServingPlan, work: Workload) -> float:
-    """Tokens a second of both kinds when one phase runs at a time and requests always wait."""
+    """Tokens a second of both kinds: as forecast with all callers, where that can be told.
+
+    Else one phase at a time, of requests that always wait.
+    """
+    if plan.load is not None:
+        return plan.load.tokens_per_s
     request_s = work.prompt_tokens / plan.prefill_tokens_s
     request_s += work.answer_tokens / plan.decode_tokens_s
     return (work.prompt_tokens + work.answer_tokens) / request_s
@@ -148,12 +157,18 @@ def _phase_rows(plan: ServingPlan) -> list[tuple[str, str, str]]:
         row("rows of a step", [str(p.size.rows) for p in both]),
         row(
             "step",
-            [f"{p.seconds * 1e3:.1f} ms [{p.low_s * 1e3:.1f}..{p.high_s * 1e3:.1f}]" for p in both],
+            [_step(p) for p in both],
         ),
         row("tokens a second", [f"{p.rows_s:,.0f}" for p in both]),
         row("time in", [_shares(p.parts.as_dict(), p.hidden_s) for p in both]),
         row("sent by a rank", [f"{p.sent_bytes / p.size.rows / 1e3:.1f} KB a row" for p in both]),
     ]
+
+
+def _step(found: StepPrediction) -> str:
+    scale, unit = (1.0, "s") if found.seconds >= 10 else (1e3, "ms")
+    value, low, high = (t * scale for t in (found.seconds, found.low_s, found.high_s))
+    return f"{value:.1f} {unit} [{low:.1f}..{high:.1f}]"
 
 
 def _shares(parts: dict[str, float], hidden_s: float) -> str:
@@ -166,6 +181,7 @@ def _shares(parts: dict[str, float], hidden_s: float) -> str:
 def _rows(found: Serving, plan: ServingPlan) -> list[tuple[str, str]]:
     memory, prompt, load = plan.memory, plan.prompt, plan.load
     rows = [
+        ("goal", f"{found.work.goal}: {GOAL_TEXTS[found.work.goal]}"),
         (
             "memory",
             f"{memory.weight_bytes / 1e9:.1f} GB of weights, {memory.workspace_bytes / 1e9:.1f} "
@@ -184,14 +200,21 @@ def _rows(found: Serving, plan: ServingPlan) -> list[tuple[str, str]]:
             (
                 f"{found.work.num_clients} callers",
                 f"TTFT P50 {_estimate(load.ttft_p50_s)}, P95 {_estimate(load.ttft_p95_s)}, "
-                f"{load.requests_per_s:.3g} requests/s, {load.binds} binds",
+                f"{load.requests_per_s:.3g} requests/s, {load.binds} binds waits",
             )
         )
     rows.append(("runs today", _today(found, plan)))
-    gains = ", ".join(f"{name} {gain:+.1%}" for name, gain in plan.marginal.items())
-    rows.append(("10 % more of", gains))
+    rows.append(("10 % more of", _gains(plan.marginal)))
     if (cost := found.cost_per_million) is not None:
-        rows.append(("price", f"{cost:.3g} for a million tokens"))
+        work = found.work
+        mix = f"{work.prompt_tokens:,} of a prompt to {work.answer_tokens:,} of its answer"
+        rows.append(
+            (
+                "price",
+                f"{cost:.3g} for a million tokens, {mix}, with {work.num_clients} callers on a "
+                f"machine of {found.price_per_hour:g} an hour",
+            )
+        )
     if found.other is not None:
         rows.append((f"against {found.against}", str(_gap(found)["text"])))
     rows += [("note", note) for note in plan.notes]
@@ -199,6 +222,15 @@ def _rows(found: Serving, plan: ServingPlan) -> list[tuple[str, str]]:
     machine = f" --machine {found.machine}" if found.machine else ""
     rows.append(("all values", f"lanewise plan {found.model}{machine} --json"))
     return rows
+
+
+def _gains(marginal: Mapping[str, float]) -> str:
+    """What ten per cent more of each resource gives: "link: prefill +8.6%, decode +0.5%; ..."."""
+    by_resource: dict[str, list[str]] = {}
+    for name, gain in marginal.items():
+        resource, _, what = name.partition(", ")
+        by_resource.setdefault(resource, []).append(f"{what} {gain:+.1%}")
+    return "; ".join(f"{resource}: {', '.join(texts)}" for resource, texts in by_resource.items())
 
 
 def _estimate(found: Estimate) -> str:
@@ -213,10 +245,14 @@ def _today(found: Serving, plan: ServingPlan) -> str:
     command = f"lanewise serve --model {found.model} --layout '{today.text}'"
     if today.wire != "exact":
         command += f" --wire {today.wire}"
-    if today.slower:
-        command += f" ({today.prefill} then {today.decode}, {today.slower:+.0%} time)"
     if today.services > 1:
         command = f"{today.services} services, each on its own devices: {command}"
+    if not today.is_plan:
+        price = f"{today.kv_tokens:,} tokens in the cache"
+        if found.work.goal != "context":
+            price = f"{today.slower:+.0%} of the goal's time"
+        command += f" (not the plan, but {today.prefill} then {today.decode}: {price}"
+        command += f"; {today.blocks})" if today.blocks else ")"
     return f"{command}; over several GPUs unverified" if today.num_ranks > 1 else command
 
 
@@ -228,5 +264,7 @@ def _gap(found: Serving) -> dict[str, Any]:
         return {"fits": False, "text": f"{found.model} {found.other}"}
     ours, theirs = tokens_s(found.plan, found.work), tokens_s(found.other, found.work)
     first = found.other.prompt.seconds / found.plan.prompt.seconds
-    text = f"{ours / theirs:.2f} of its tokens a second; a prompt alone {first:.2f} times as fast"
+    text = (
+        f"{ours / theirs:.2f} times its tokens a second; a prompt alone {first:.2f} times as fast"
+    )
     return {"fits": True, "tokens_ratio": ours / theirs, "prompt_ratio": first, "text": text}

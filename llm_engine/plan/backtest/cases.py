@@ -34,7 +34,8 @@ class Stage:
 
     `published` is None where nobody published a figure: an ablation, or a limit.
     `range_to` is the upper end where a range was published; `published_gain` stands for
-    `published` where only the factor over the base is known.
+    `published` where only the factor over the base is known. `calibrated`: this very figure, or the
+    measurement behind it, went into the tables or the inputs, so that meeting it proves nothing.
     """
 
     label: str
@@ -45,6 +46,7 @@ class Stage:
     published_gain: float | None = None
     alone: bool = False
     is_limit: bool = False
+    calibrated: bool = False
     source: str = ""
 
 

@@ -13,6 +13,7 @@ from llm_engine.plan.backtest.models import PREDICTORS
 # Ends between which an input is fitted, and how near to the published figure it must come.
 _FIT_RANGES: Mapping[str, tuple[float, float]] = {
     "card_tflops": (0.1, 5000.0),
+    "product_tflops": (0.1, 5000.0),
     "memory_gb": (0.1, 200.0),
     "prompt_tokens": (1000.0, 180_000.0),
 }
@@ -25,7 +26,8 @@ class Outcome:
     """A stage with what was predicted. `error` is predicted over published, less one.
 
     Where a range was published, the error is the distance to its nearer end. `kind` is "fit",
-    "prediction", "ablation" (no published figure) or "limit"; `gain` is over the chain's base.
+    "prediction", "calibrated", "ablation" (no published figure) or "limit"; `gain` is over the
+    chain's base.
     """
 
     stage: Stage
@@ -77,6 +79,8 @@ def _kind(stage: Stage, *, is_fit: bool) -> str:
         return "limit"
     if stage.published is None and stage.published_gain is None:
         return "ablation"
+    if stage.calibrated:
+        return "calibrated"
     return "fit" if is_fit else "prediction"
 
 

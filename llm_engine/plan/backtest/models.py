@@ -25,9 +25,10 @@ from llm_engine.plan.search.predict import Setting
 from llm_engine.plan.search.prediction import StepPrediction, StepSize
 from llm_engine.plan.search.prompt import prompt_steps
 
-LAYOUTS = ("tp", "tp-ep", "cp-agrs", "cp-ep")
+LAYOUTS = ("tp", "tp-ep", "dp-ep", "cp-agrs", "cp-ep")
 # A card of one rate counts what memory takes in that rate.
 _NO_BOUND_BYTES_S = 1e18
+_PRODUCTS = ("dense_flops_s", "fp8_flops_s", "expert_flops_s", "expert_4bit_flops_s")
 
 
 class Predictor(Protocol):
@@ -40,17 +41,21 @@ class Predictor(Protocol):
 
 
 @cache
-def steps_of(model: str) -> ModelSteps:
+def steps_of(model: str, *, all_layers: bool = False) -> ModelSteps:
     """The steps of a preset with cached rows in fp8, as all published figures have them."""
-    return ModelSteps(preset(model), PlanRequest(cache="fp8"), model)
+    raw = {**preset(model), "prefills_all_layers": all_layers}
+    return ModelSteps(raw, PlanRequest(cache="fp8"), model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """Prefill rate of one prompt of `context` tokens on cards joined by links, in tokens a second.
+    """Prefill rate of `prompts` of `context` tokens on cards joined by links, in tokens a second.
 
     Either `product` names the card, whose data sheet and table of efficiencies give its rates, or
-    `card_tflops` is what the kernels of one card reach over the whole step. `num_chunks` of a step
+    `card_tflops` is what the kernels of one card reach over the whole step. `product_tflops` is
+    that of products alone, where weights have a format that the table does not know. A step takes
+    `chunk` rows of a prompt; with "dp-ep" each card attends to prompts of its own, all at the same
+    time; `all_layers`: without the bounded replay of DeepSeek-V4.1. `num_chunks` of a step
     overlap; `shards` cards divide the cached rows of a prompt, which each chunk gathers;
     `hides_all`: the shorter of computation and transfer costs nothing, which is a limit.
     `fan_ratio` is the rate of an all-to-all over that of a ring.
@@ -61,14 +66,17 @@ class Prefill:
     context: int
     cards: int
     ring_gb_s: float
+    prompts: int = 1
     card_tflops: float = 0.0
     product: str = ""
+    product_tflops: float = 0.0
     kernel_gain: float = 1.0
     layout: str = "tp"
     wire: str = "bf16"
     num_chunks: int = 1
     shards: int = 1
     hides_all: bool = False
+    all_layers: bool = False
     fan_ratio: float = 0.5
     latency_us: float = 6.0
     chunk: int = 8192
@@ -87,7 +95,27 @@ class Prefill:
 
     @property
     def steps(self) -> tuple[StepPrediction, ...]:
-        """The chunks of the prompt, each predicted as the search does it."""
+        """The chunks of a prompt, each predicted as the search does it; with dp, of one on each."""
+        return self._steps(min(self.prompts, self._layout().dp))
+
+    @property
+    def figure(self) -> float:
+        """Tokens a second."""
+        side_by_side = self._layout().dp
+        full, left = divmod(self.prompts, side_by_side)
+        seconds = full * self._seconds(side_by_side) if full else 0.0
+        seconds += self._seconds(left) if left else 0.0
+        return self.prompts * self.context / seconds
+
+    def _seconds(self, batch: int) -> float:
+        """Of so many prompts side by side."""
+        steps = self._steps(batch)
+        if not self.hides_all:
+            return sum(step.seconds for step in steps)
+        wires = [(step, step.parts.wire + step.parts.latency) for step in steps]
+        return sum(max(step.parts.total_s - wire_s, wire_s) for step, wire_s in wires)
+
+    def _steps(self, batch: int) -> tuple[StepPrediction, ...]:
         setting = Setting(
             rates=self._rates(),
             exchange=bus_exchange(
@@ -96,28 +124,24 @@ class Prefill:
             num_devices=self.cards,
         )
         chunk = min(self.chunk, self.context)
-        return prompt_steps(steps_of(self.model), setting, self._layout(), chunk, self.context)
-
-    @property
-    def figure(self) -> float:
-        """Tokens a second."""
-        if not self.hides_all:
-            return self.context / sum(step.seconds for step in self.steps)
-        wires = [(step, step.parts.wire + step.parts.latency) for step in self.steps]
-        longer = (max(step.parts.total_s - wire_s, wire_s) for step, wire_s in wires)
-        return self.context / sum(longer)
+        steps = steps_of(self.model, all_layers=self.all_layers)
+        return prompt_steps(steps, setting, self._layout(), chunk, self.context, batch)
 
     def _layout(self) -> Layout:
         whole = Layout(wire=self.wire, num_chunks=self.num_chunks, kv_shard=self.shards)
         if self.layout in ("tp", "tp-ep"):
             experts = "columns" if self.layout == "tp" else "reduce"
             return replace(whole, tp=self.cards, experts=experts)
+        if self.layout == "dp-ep":
+            return replace(whole, dp=self.cards, experts="gather")
         experts = "gather" if self.layout == "cp-agrs" else "exchange"
         return replace(whole, cp=self.cards, experts=experts)
 
     def _rates(self) -> DeviceRates:
         if self.product:
             found = product_rates(load_product(self.product), has_fp8_math=True)
+            if self.product_tflops:
+                found = replace(found, **dict.fromkeys(_PRODUCTS, self.product_tflops * 1e12))
             return found.scaled(flops=self.kernel_gain)
         flops_s = self.card_tflops * 1e12 * self.kernel_gain
         return flat_rates(flops_s, _NO_BOUND_BYTES_S, memory_bytes=0)

@@ -40,7 +40,7 @@ def _summary(results: Sequence[tuple[Chain, tuple[Outcome, ...]]]) -> str:
     outcomes = [(chain, outcome) for chain, found in results for outcome in found]
     fits = [(chain, o) for chain, o in outcomes if o.fitted]
     errors = [
-        (abs(o.error), _promise(chain))
+        (abs(o.error), promise_of(chain))
         for chain, o in outcomes
         if o.kind == "prediction" and o.error is not None
     ]
@@ -60,7 +60,8 @@ def _summary(results: Sequence[tuple[Chain, tuple[Outcome, ...]]]) -> str:
     )
 
 
-def _promise(chain: Chain) -> float:
+def promise_of(chain: Chain) -> float:
+    """The relative error that a prediction of this chain may have: TTFT's is wider."""
     return _TAIL_PROMISE if chain.predictor == "tail" else _STEP_PROMISE
 
 

@@ -30,11 +30,15 @@ class Pair:
 Goal = Callable[[Pair, "Workload"], float]
 
 
+def prompt_alone_s(prefill: StepPrediction, work: Workload) -> float:
+    """Seconds to the first token when every step takes as long as the predicted one."""
+    num = -(-work.prompt_tokens // prefill.size.rows)
+    return num * prefill.seconds + prefill.fill_s
+
+
 def _ttft(pair: Pair, work: Workload) -> float:
     """Seconds to the first token of a prompt alone, and a tenth of those to the end."""
-    num = -(-work.prompt_tokens // pair.prefill.size.rows)
-    first_s = num * pair.prefill.seconds + pair.prefill.fill_s
-    return first_s + 0.1 * work.answer_tokens * pair.decode.seconds
+    return prompt_alone_s(pair.prefill, work) + 0.1 * work.answer_tokens * pair.decode.seconds
 
 
 def _throughput(pair: Pair, work: Workload) -> float:
@@ -51,6 +55,13 @@ def _context(pair: Pair, work: Workload) -> float:
 
 
 GOALS_S: Mapping[str, Goal] = {"ttft": _ttft, "throughput": _throughput, "context": _context}
+
+
+GOAL_TEXTS: Mapping[str, str] = {
+    "ttft": "a prompt alone, and a tenth of its answer's time",
+    "throughput": "the machine's time for a request when others wait",
+    "context": "the longest sequence, then how many tokens the cache holds",
+}
 
 
 def bar_s(pair: Pair, best: Pair, setting: Setting, work: Workload) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llm_engine.plan.search.work import stage_layers
+from llm_engine.plan.search.work import is_mlp, stage_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,7 @@ def memory_use(
     per_token = token_bytes(shape.rows, facts, decode)
     heads = min(decode.tp, facts.kv_heads)
     fixed = sum(rows.bytes_per_sequence for rows in shape.rows) / decode.pp / heads
-    own = -(-num_sequences // (decode.dp * decode.replicas))
+    own = -(-num_sequences // (decode.dp * decode.replicas))  # on a rank
     free = total_bytes - weights - workspace - reserved - fixed * own
     # Stages compute prompts in pages of their own, as many as the longest sequence takes.
     staged = token_bytes(shape.rows, facts, prefill) if prefill.key_ranks > 1 else 0.0
@@ -84,7 +84,8 @@ def token_bytes(
 
     `replicated`: groups with this word in their name stay whole on the ranks that divide the rest.
     """
-    share = 1 / layout.pp / min(layout.tp, facts.kv_heads)
+    spread = layout.cp if layout.keys == "ring" else 1
+    share = 1 / layout.pp / min(layout.tp, facts.kv_heads) / spread
     return share * sum(
         group.bytes_per_token / (1 if replicated and replicated in group.name else layout.kv_shard)
         for group in rows
@@ -98,11 +99,13 @@ def weight_bytes(shape: ModelShape, prefill: Layout, decode: Layout, steps: Mode
     Where prompts alone pass through stages, layers of other stages are there by heads.
     """
     cut = min(prefill.tp, decode.tp)
+    mlps = min(x.width if x.shares_mlps else x.tp for x in (prefill, decode))
     experts = 1 if prefill.experts == "local" else prefill.width
     total = 0.0
     for group in shape.phases[-1].groups:
         layers = stage_layers(group, prefill)
         others = len(group.layers) - layers if group.layers and prefill.key_ranks > 1 else 0.0
+        of_part = mlps if is_mlp(group) else cut
         for use in group.uses:
             layer = use.count * use.cost.weight_bytes
             if use.op == "engram":
@@ -111,7 +114,7 @@ def weight_bytes(shape: ModelShape, prefill: Layout, decode: Layout, steps: Mode
                 total += layer / prefill.width  # the head is cut by columns of the vocabulary
                 continue
             is_cut = use.is_cut or use.op == "moe_gemm"
-            held = experts if use.op == "moe_gemm" else cut if use.is_cut else 1
+            held = experts if use.op == "moe_gemm" else of_part if use.is_cut else 1
             total += layer * (layers / held + others / (decode.width if is_cut else 1))
     embedding = shape.weight_bytes - sum(
         g.num_layers * u.count * u.cost.weight_bytes
@@ -124,14 +127,15 @@ def weight_bytes(shape: ModelShape, prefill: Layout, decode: Layout, steps: Mode
 def _workspace(steps: ModelSteps, layout: Layout, size: StepSize) -> float:
     """Activations of a prefill step: residual streams, an MLP's inside, gathered rows."""
     facts, item = steps.facts, steps.item_bytes
-    own_rows = size.rows / (layout.cp * layout.dp)
+    own_rows = size.rows * layout.row_share(size.rows, size.batch)
     streams = 4 * own_rows * facts.hidden * facts.row_streams * item
-    gathered = (
-        2 * size.rows * facts.hidden * item if layout.experts not in ("local", "dense") else 0.0
-    )
+    has_gathered = layout.shares_mlps or layout.experts not in ("local", "dense")
+    gathered = 2 * size.rows * facts.hidden * item if has_gathered else 0.0
+    layer_bytes = size.context * steps.at(size).cache_bytes_per_token / facts.num_layers
     # One layer's rows of a sequence, gathered from the ranks that keep them.
     if layout.kv_shard > 1:
-        per_token = steps.at(size).cache_bytes_per_token
-        gathered += size.context * per_token / layout.pp / facts.num_layers
+        gathered += layer_bytes / layout.pp
+    if layout.cp > 1 and layout.keys == "ring":  # the block at hand and the next one
+        gathered += 2 * layer_bytes / layout.cp / min(layout.tp, facts.kv_heads)
     inside = 6 * own_rows * facts.hidden * item * max(1, facts.top_k) / 2
     return streams + gathered + inside

@@ -10,6 +10,7 @@ from llm_engine.plan.search.predict import Setting, predict_step
 from llm_engine.plan.search.prediction import StepPrediction, StepSize
 
 if TYPE_CHECKING:
+    from llm_engine.plan.search.layout import Layout
     from llm_engine.plan.search.model_steps import ModelSteps
     from llm_engine.plan.search.serving_plan import Workload
 
@@ -24,17 +25,21 @@ def prefills(
     kept, rejected = layouts(steps.facts, setting.num_devices, "prefill", work.wire)
     chunks = (work.chunk,) if work.chunk else CHUNKS
     rows = sorted({min(chunk, work.prompt_tokens) for chunk in chunks})
-    found = [
-        predict_step(
-            steps, setting, x, StepSize(phase="prefill", rows=r, context=work.prompt_tokens)
-        )
-        for x in kept
-        for r in rows
-    ]
+    found = [predict_step(steps, setting, x, _step_of(x, r, work)) for x in kept for r in rows]
     tried = _could_be_best(found)
     return [
         in_chunks(steps, setting, p) if i in tried else p for i, p in enumerate(found)
     ], rejected
+
+
+def _step_of(layout: Layout, rows: int, work: Workload) -> StepSize:
+    """A step of one prompt, or of one for each dp rank where throughput counts.
+
+    A prompt alone keeps one of the dp ranks busy in attention, the others wait.
+    """
+    waiting = -(-work.num_clients // layout.replicas)
+    batch = min(layout.dp, waiting) if work.goal == "throughput" else 1
+    return StepSize(phase="prefill", rows=rows, context=work.prompt_tokens, batch=batch)
 
 
 def decodes(

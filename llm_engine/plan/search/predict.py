@@ -12,7 +12,8 @@ from kernels.cost_model.parts import Parts
 from kernels.cost_model.rates import DeviceRates
 from llm_engine.plan.search.overlap import Overlapped, Part, virtual_s
 from llm_engine.plan.search.prediction import StepPrediction, exposed_parts
-from llm_engine.plan.search.wire import Transfer, transfers
+from llm_engine.plan.search.transfer import Transfer
+from llm_engine.plan.search.wire import transfers
 from llm_engine.plan.search.work import StageWork, stage_work
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class _Piece:
 
     work: StageWork
     moved: tuple[Transfer, ...]
-    codec: Parts
+    codec: Parts  # of int8 blocks, and of partial answers of a ring
 
     def computed_s(self, exchange: Exchange) -> float:
         """All but exchanges behind parts of layers."""
@@ -67,7 +68,7 @@ def predict_step(
     whole = _piece(steps, setting, layout, size)
     wire_s, latency_s = _exchange_s(whole.moved, setting.exchange)
     parts = whole.work.total + Parts(wire=wire_s, latency=latency_s) + whole.codec
-    hidden_s, reasons = 0.0, ()
+    hidden_s, reasons = _under_attention(whole, layout, setting.exchange)
     if layout.num_chunks > 1:
         found = _overlapped(steps, setting, layout, size, whole)
         hidden_s, reasons = found.hidden_s, (str(found),)
@@ -94,11 +95,26 @@ def predict_step(
 def _piece(steps: ModelSteps, setting: Setting, layout: Layout, size: StepSize) -> _Piece:
     shape = steps.at(size)
     moved = transfers(steps.facts, layout, size, shape.cache_bytes_per_token, steps.item_bytes)
+    extra_s = _codec_s(layout, moved, setting.rates)
+    extra_s += _merge_s(steps, layout, size, setting.rates)
     return _Piece(
         work=stage_work(shape, layout, size, setting.rates),
         moved=moved,
-        codec=Parts(memory=_codec_s(layout, moved, setting.rates)),
+        codec=Parts(memory=extra_s),
     )
+
+
+def _under_attention(
+    whole: _Piece, layout: Layout, exchange: Exchange
+) -> tuple[float, tuple[str, ...]]:
+    """What a ring hides: all shares but a rank's own arrive while others are attended to."""
+    passed_s = sum(t.seconds(exchange) for t in whole.moved if t.is_under)
+    if not passed_s:
+        return 0.0, ()
+    room_s = whole.work.total.attention * (layout.cp - 1) / layout.cp
+    hidden_s = min(passed_s, room_s)
+    text = f"keys go around under attention: {hidden_s * 1e3:.1f} of {passed_s * 1e3:.1f} ms hidden"
+    return hidden_s, (text,)
 
 
 def _overlapped(
@@ -130,7 +146,7 @@ def _overlapped(
 
 
 def _seconds(moved: Sequence[Transfer], exchange: Exchange) -> float:
-    return sum(t.count * exchange.seconds(t.operation, t.size_bytes, t.n) for t in moved)
+    return sum(t.seconds(exchange) for t in moved)
 
 
 def _exchange_s(moved: tuple[Transfer, ...], exchange: Exchange) -> tuple[float, float]:
@@ -145,3 +161,13 @@ def _codec_s(layout: Layout, moved: tuple[Transfer, ...], rates: DeviceRates) ->
     if layout.wire != "int8":
         return 0.0
     return 3 * sum(t.count * t.size_bytes for t in moved) / rates.memory_bytes_s
+
+
+def _merge_s(steps: ModelSteps, layout: Layout, size: StepSize, rates: DeviceRates) -> float:
+    """Partial answers of a ring are merged in fp32: two reads and a write for each pass."""
+    if layout.cp == 1 or layout.keys != "ring":
+        return 0.0
+    facts = steps.facts
+    rows = size.rows * layout.row_share(size.rows, size.batch)
+    values = rows * facts.num_heads / layout.tp * facts.value_width * facts.num_layers / layout.pp
+    return 3 * 4 * values * (layout.cp - 1) / rates.memory_bytes_s

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSize:
-    """One step. Units: tokens of all sequences (`rows`), tokens before its end (`context`)."""
+    """One step. Units: tokens of all sequences (`rows`), tokens before its end (`context`).
+
+    `batch` sequences share out the rows evenly; each has that context.
+    """
 
     phase: str
     rows: int

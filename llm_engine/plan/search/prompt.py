@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llm_engine.plan.search.predict import Setting, predict_step
@@ -18,10 +19,13 @@ _MOST_STEPS = 33
 
 
 def prompt_steps(
-    steps: ModelSteps, setting: Setting, layout: Layout, chunk: int, tokens: int
+    steps: ModelSteps, setting: Setting, layout: Layout, chunk: int, tokens: int, batch: int = 1
 ) -> tuple[StepPrediction, ...]:
-    """Every step of a prompt, the last one with what is left."""
-    return tuple(predict_step(steps, setting, layout, size) for size in _sizes(chunk, tokens))
+    """Every step of `batch` equal prompts side by side, the last one with what is left."""
+    return tuple(
+        predict_step(steps, setting, layout, replace(size, rows=size.rows * batch, batch=batch))
+        for size in _sizes(chunk, tokens)
+    )
 
 
 def prompt_time(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from llm_engine.plan.search.candidates import Rejected
+from llm_engine.plan.search.goals import GOALS_S, prompt_alone_s
 from llm_engine.plan.search.serving_plan import Cause, DoesNotFit
 
 if TYPE_CHECKING:
@@ -18,41 +19,45 @@ if TYPE_CHECKING:
     from llm_engine.plan.search.serving_plan import Workload
 
 _MOST_KINDS = 8
+Phase = Literal["prefill", "decode"]
 
 
 def passed_over(
-    phase: str,
+    phase: Phase,
     options: Sequence[StepPrediction],
-    chosen: StepPrediction,
+    chosen: Pair,
     fitting: Sequence[Pair],
     tight: Sequence[Pair],
-    longest: int,
+    work: Workload,
 ) -> tuple[Rejected, ...]:
     """The best of each kind of layout that was not taken, and why.
 
-    `fitting` and `tight` are the pairs with and without room for the longest request of `longest`
-    tokens.
+    `fitting` and `tight` are the pairs with and without room for the longest request.
     """
-    fits = {_without_shards(phase, pair) for pair in fitting}
+    best: dict[str, Pair] = {}
+    for pair in fitting:
+        text = _without_shards(phase, pair)
+        if text not in best or GOALS_S[work.goal](pair, work) < GOALS_S[work.goal](
+            best[text], work
+        ):
+            best[text] = pair
     found: list[Rejected] = []
-    for option in _one_of_each(options):
-        if str(option.layout) == _shardless(phase, chosen.layout):
-            continue
+    for option in _one_of_each(phase, options, best, work):
         text = str(option.layout)
-        reason = _slower(option, chosen)
-        if text not in fits:
+        if text == _without_shards(phase, chosen):
+            continue
+        if text in best:
+            reason = _worse(phase, option, best[text], chosen, work)
+        else:
             others = [pair.memory for pair in tight if _without_shards(phase, pair) == text]
-            reason = no_room(others, longest)
+            reason = no_room(others, work.longest)
         found.append(Rejected(phase=phase, layout=text, reason=reason))
     return tuple(found)
 
 
-def _without_shards(phase: str, pair: Pair) -> str:
-    return _shardless(phase, getattr(pair, phase).layout)
-
-
-def _shardless(phase: str, layout: Layout) -> str:
+def _without_shards(phase: Phase, pair: Pair) -> str:
     """A layout in words; how decode divides the cache is no choice of a prompt's layout."""
+    layout = getattr(pair, phase).layout
     return str(replace(layout, kv_shard=1) if phase == "prefill" else layout)
 
 
@@ -104,19 +109,75 @@ def does_not_fit(memories: Sequence[MemoryUse], steps: ModelSteps, work: Workloa
     )
 
 
-def _slower(option: StepPrediction, chosen: StepPrediction) -> str:
-    reason = f"{option.rows_s:.0f} tokens/s against {chosen.rows_s:.0f}, {option.binds} binds"
-    if option.layout.pp > chosen.layout.pp and option.fill_s:
-        reason += f"; a prompt alone waits {option.fill_s:.2f} s for the other stages"
-    return reason
+def _phase_s(phase: Phase, option: StepPrediction, work: Workload) -> float:
+    """What the goal counts of one phase: a prompt or a token alone, else a row among others."""
+    if work.goal != "ttft":
+        return 1 / option.rows_s
+    return prompt_alone_s(option, work) if phase == "prefill" else option.seconds
 
 
-def _one_of_each(options: Iterable[StepPrediction]) -> list[StepPrediction]:
-    """The fastest of every kind of layout."""
+def _worse(phase: Phase, option: StepPrediction, best: Pair, chosen: Pair, work: Workload) -> str:
+    """How it compares by itself, and with the other phase where that is what tells."""
+    taken = getattr(chosen, phase)
+    times = _phase_s(phase, option, work) / _phase_s(phase, taken, work)
+    reason = f"{_compared(phase, option, taken, times, work)}, {option.binds} binds"
+    if option.layout.dp > 1 and phase == "prefill" and option.size.batch < option.layout.dp:
+        reason += "; of its ranks one attends to the prompt, the others wait"
+    if work.goal == "context":
+        ours, theirs = best.memory, chosen.memory
+        return (
+            f"{ours.kv_tokens:,} tokens in the cache against {theirs.kv_tokens:,}, longest "
+            f"{ours.max_context:,} against {theirs.max_context:,}; {reason}"
+        )
+    if times > 1:
+        return reason
+    goal = GOALS_S[work.goal]
+    share = goal(best, work) / goal(chosen, work)
+    joint = f"together {share:.2f} times the goal's time"
+    joint += ", less than the error of the comparison apart" if share < 1 else ""
+    if phase == "prefill":
+        return f"{reason}; but answers then are {best.decode.layout}: {joint}"
+    return f"{reason}; but prompts then are {best.prefill.layout}: {joint}"
+
+
+def _compared(
+    phase: Phase, option: StepPrediction, taken: StepPrediction, times: float, work: Workload
+) -> str:
+    if work.goal != "ttft":
+        return f"{option.rows_s:,.0f} tokens/s against {taken.rows_s:,.0f}"
+    what = "a prompt alone" if phase == "prefill" else "a token"
+    return f"{what} takes {times:.2f} times as long"
+
+
+def _one_of_each(
+    phase: Phase, options: Iterable[StepPrediction], fitting: Container[str], work: Workload
+) -> list[StepPrediction]:
+    """The best of every kind of layout, those that fit first; every mechanism once at least."""
+
+    def order(option: StepPrediction) -> tuple[bool, float]:
+        return str(option.layout) not in fitting, _phase_s(phase, option, work)
+
     best: dict[tuple[object, ...], StepPrediction] = {}
     for option in options:
         x = option.layout
-        kind = (x.replicas > 1, x.pp > 1, x.tp > 1, x.cp > 1, x.dp > 1, x.experts, x.kv_shard > 1)
-        if kind not in best or option.rows_s > best[kind].rows_s:
+        kind = (*_mechanisms(x), x.replicas > 1, x.tp > 1, x.experts)
+        if kind not in best or order(option) < order(best[kind]):
             best[kind] = option
-    return sorted(best.values(), key=lambda p: -p.rows_s)[:_MOST_KINDS]
+    found = sorted(best.values(), key=order)
+    shown = found[:_MOST_KINDS]
+    seen = {name for p in shown for name in _mechanisms(p.layout)}
+    for option in found[_MOST_KINDS:]:
+        if set(_mechanisms(option.layout)) - seen:
+            shown.append(option)
+            seen |= set(_mechanisms(option.layout))
+    return shown
+
+
+def _mechanisms(layout: Layout) -> tuple[str, ...]:
+    used = {
+        "stages": layout.pp > 1,
+        "rows, keys by " + layout.keys: layout.cp > 1,
+        "sequences": layout.dp > 1,
+        "divided cache": layout.kv_shard > 1,
+    }
+    return tuple(name for name, is_used in used.items() if is_used)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from llm_engine.plan.search.layout import Layout
 
 # Families of plan/families.py whose architectures llm_engine/models/registry.py computes.
-RUNNING_FAMILIES = frozenset(("llama", "qwen3", "qwen3_moe"))
+RUNNING_FAMILIES = frozenset(("llama", "qwen3", "qwen3_moe", "gpt_oss"))
+_FAMILIES_WITH_SINKS = frozenset(("gpt_oss",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,20 +22,23 @@ class Runnable:
     """`text` is what `--layout` takes; empty where this version cannot run the pair: `reason`.
 
     `services`: so many of them, each on devices of its own. `wire`: what `--wire` takes.
+    `blocks`: why exchanges of prompts are not hidden although chunks could hide them.
     """
 
     text: str
     services: int = 1
     wire: str = "exact"
     reason: str = ""
+    blocks: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsToday:
     """The best pair of layouts that this version runs, or the reason why it runs none.
 
-    `slower` is the seconds of the goal over those of the chosen pair, less one: 0 where the chosen
-    pair itself runs.
+    `is_plan`: the chosen pair itself runs as planned; else `slower` is the seconds of the goal over
+    its own, less one (0 where the goal is no time), and the cache holds `kv_tokens`. `blocks`: why
+    exchanges of prompts are not hidden although chunks could hide them.
     """
 
     text: str
@@ -44,7 +48,10 @@ class RunsToday:
     num_ranks: int = 1
     prefill: str = ""
     decode: str = ""
+    is_plan: bool = False
     slower: float = 0.0
+    kv_tokens: int = 0
+    blocks: str = ""
 
 
 def runnable(family: str, prefill: Layout, decode: Layout) -> Runnable:
@@ -57,6 +64,9 @@ def runnable(family: str, prefill: Layout, decode: Layout) -> Runnable:
     if decode.wire != "bf16":
         reason = f"not in this version: {decode.wire} wire where answers are decoded"
         return Runnable(text="", reason=reason)
+    if prefill.cp > 1 and prefill.keys == "gather":
+        reason = "not in this version: gathered keys of which answers find their heads"
+        return Runnable(text="", reason=reason)
     ways = {prefill.experts, decode.experts}
     has_split_experts = bool(ways & {"reduce", "gather", "exchange"})
     texts = [_text(layout, has_split_experts=has_split_experts) for layout in (prefill, decode)]
@@ -64,17 +74,21 @@ def runnable(family: str, prefill: Layout, decode: Layout) -> Runnable:
         layouts = PhaseLayouts.parse("->".join(texts))
     except InvalidConfig as error:
         return Runnable(text="", reason=str(error))
+    if family in _FAMILIES_WITH_SINKS and (prefill.cp > 1 or layouts.is_hybrid):
+        reason = f"not in this version: sinks of {family} where keys move between ranks"
+        return Runnable(text="", reason=reason)
     wire = "exact" if prefill.wire == "bf16" else prefill.wire
     missing = unserved(layouts.prefill)
     if wire != "exact" and missing is not None:
         return Runnable(text="", reason=f"not in this version: {wire} wire: {missing.reason}")
-    return Runnable(text=str(layouts), services=prefill.replicas, wire=wire)
+    blocks = missing.reason if missing is not None and not missing.hides else ""
+    return Runnable(text=str(layouts), services=prefill.replicas, wire=wire, blocks=blocks)
 
 
 def _against(layout: Layout) -> str:
     if layout.kv_shard > 1:
         return "not in this version: cached rows divided by tokens"
-    if layout.dp > 1 and layout.experts not in ("gather", "exchange"):
+    if layout.dp > 1 and layout.experts not in ("gather", "exchange", "dense"):
         return "not in this version: sequences over ranks with whole MLPs: replicas do the same"
     if layout.experts == "exchange" and layout.tp > 1:
         return "not in this version: rows sent to their experts from ranks that divide heads"
@@ -87,5 +101,6 @@ def _text(layout: Layout, *, has_split_experts: bool) -> str:
     if has_split_experts:
         axes["ep"] = layout.width
     parts = [f"{axis}{count}" for axis, count in axes.items() if count > 1]
+    parts += ["ring"] if layout.cp > 1 and layout.keys == "ring" else []
     parts += ["a2a"] if layout.experts == "exchange" and layout.cp * layout.dp > 1 else []
     return ",".join(parts) or "tp1"

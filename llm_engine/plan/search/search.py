@@ -17,7 +17,7 @@ from llm_engine.plan.search.phases import decodes, in_chunks, prefills
 from llm_engine.plan.search.predict import Setting, predict_step
 from llm_engine.plan.search.prediction import StepPrediction
 from llm_engine.plan.search.refusals import does_not_fit, passed_over
-from llm_engine.plan.search.runnable import RunsToday, runnable
+from llm_engine.plan.search.runnable import Runnable, RunsToday, runnable
 from llm_engine.plan.search.serving_plan import DoesNotFit, Workload
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ def search(
         prefill=chosen.prefill,
         decode=chosen.decode,
         memory=chosen.memory,
-        today=_today(fitting, chosen, goal, steps, work),
+        today=_today(fitting, chosen, goal, steps, setting, work),
         rejected=(
+            *passed_over("prefill", prefill_options, chosen, fitting, tight, work),
+            *passed_over("decode", decode_options, chosen, fitting, tight, work),
             *rejected,
             *more,
-            *passed_over("prefill", prefill_options, chosen.prefill, fitting, tight, work.longest),
-            *passed_over("decode", decode_options, chosen.decode, fitting, tight, work.longest),
         ),
         notes=notes,
     )
@@ -107,32 +107,49 @@ def _pairs(
 
 
 def _today(
-    pairs: list[Pair],
-    chosen: Pair,
-    goal: Goal,
-    steps: ModelSteps,
-    work: Workload,
+    pairs: list[Pair], chosen: Pair, goal: Goal, steps: ModelSteps, setting: Setting, work: Workload
 ) -> RunsToday:
-    """The best of the pairs that the engine runs; the chosen one where it is among them."""
+    """The best of the pairs that the engine runs; the chosen one where it runs as planned."""
     family = steps.at(chosen.prefill.size).family
-
-    def seconds(pair: Pair) -> float:
-        return goal(pair, work)
-
-    for pair in (chosen, *sorted(pairs, key=seconds)):
+    best: tuple[float, Pair, Runnable] | None = None
+    for pair in (chosen, *sorted(pairs, key=lambda pair: goal(pair, work))):
+        if best is not None and goal(pair, work) >= best[0]:
+            break  # no pair runs faster than it was planned
         found = runnable(family, pair.prefill.layout, pair.decode.layout)
-        if found.text:
-            return RunsToday(
-                text=found.text,
-                services=found.services,
-                wire=found.wire,
-                num_ranks=pair.prefill.layout.pp * pair.prefill.layout.width,
-                prefill=str(pair.prefill.layout),
-                decode=str(pair.decode.layout),
-                slower=seconds(pair) / seconds(chosen) - 1 if work.goal != "context" else 0.0,
-            )
-    reason = runnable(family, chosen.prefill.layout, chosen.decode.layout).reason
-    return RunsToday(text="", reason=reason)
+        if not found.text:
+            continue
+        run = _as_run(pair, found, steps, setting)
+        seconds = goal(run, work)
+        if best is None or seconds < best[0]:
+            best = (seconds, run, found)
+        if run is chosen:
+            break
+    if best is None:
+        reason = runnable(family, chosen.prefill.layout, chosen.decode.layout).reason
+        return RunsToday(text="", reason=reason)
+    seconds, run, found = best
+    slower = seconds / goal(chosen, work) - 1 if work.goal != "context" else 0.0
+    return RunsToday(
+        text=found.text,
+        services=found.services,
+        wire=found.wire,
+        num_ranks=run.prefill.layout.pp * run.prefill.layout.width,
+        prefill=str(run.prefill.layout),
+        decode=str(run.decode.layout),
+        is_plan=run is chosen,
+        slower=0.0 if run is chosen else slower,
+        kv_tokens=run.memory.kv_tokens,
+        blocks=found.blocks,
+    )
+
+
+def _as_run(pair: Pair, found: Runnable, steps: ModelSteps, setting: Setting) -> Pair:
+    """The pair without the overlap that the engine has no schedule for."""
+    layout = pair.prefill.layout
+    if not found.blocks or layout.num_chunks == 1:
+        return pair
+    serial = replace(layout, num_chunks=1)
+    return replace(pair, prefill=predict_step(steps, setting, serial, pair.prefill.size))
 
 
 def _simplest(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kernels.cost_model.basis import basis_of
 from kernels.cost_model.exchange import exchange_of
 from kernels.cost_model.rates import rates_of
 from llm_engine.errors import InvalidConfig
@@ -15,7 +16,7 @@ from llm_engine.plan.search.model_steps import ModelSteps
 from llm_engine.plan.search.predict import Setting, predict_step
 from llm_engine.plan.search.prompt import prompt_time
 from llm_engine.plan.search.search import Choice, search
-from llm_engine.plan.search.serving_plan import DoesNotFit, RatesBasis, ServingPlan, Workload
+from llm_engine.plan.search.serving_plan import DoesNotFit, ServingPlan, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,18 +72,19 @@ def _plan(steps: ModelSteps, setting: Setting, work: Workload, choice: Choice) -
         today=choice.today,
         marginal=_marginal(steps, setting, choice),
         rejected=choice.rejected,
-        basis=_basis(setting),
-        notes=(*choice.notes, *prefill.reasons, *notes),
+        basis=basis_of(setting.rates, setting.exchange),
+        notes=(*choice.notes, *prefill.reasons, *_crowding(work, choice), *notes),
     )
 
 
-def _basis(setting: Setting) -> RatesBasis:
-    rates = setting.rates
-    return RatesBasis(
-        fingerprint=rates.fingerprint,
-        calibrated=rates.calibrated,
-        sourced=rates.sourced,
-        assumed=(*rates.assumed, *setting.exchange.assumed),
+def _crowding(work: Workload, choice: Choice) -> tuple[str, ...]:
+    """Where the cache does not hold what all callers ask for at the same time."""
+    held = choice.memory.kv_tokens // work.longest
+    if held >= work.num_clients:
+        return ()
+    return (
+        f"the cache holds {held} of {work.num_clients} callers' requests at a time: others wait, "
+        f"and decode steps have {held} of the rows above",
     )
 
 
@@ -140,6 +142,7 @@ def _service_times(
         kv_tokens=choice.memory.kv_tokens // last.layout.replicas,
         chunk_tokens=rows,
         shares_cards=True,
+        fill_s=last.fill_s * getattr(last, which) / last.seconds,
     )
 
 

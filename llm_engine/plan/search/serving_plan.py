@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from kernels.cost_model.basis import RatesBasis
 from llm_engine.plan.load import LoadForecast
 from llm_engine.plan.search.candidates import Rejected
 from llm_engine.plan.search.memory import MemoryUse
@@ -47,25 +48,6 @@ class PromptTime:
     seconds: float
     low_s: float
     high_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatesBasis:
-    """What a plan's figures rest on, in words.
-
-    `calibrated` was measured on this machine, in the table of that `fingerprint`; `sourced`
-    elsewhere, by those who are named; `assumed` by nobody.
-    """
-
-    fingerprint: str
-    calibrated: tuple[str, ...]
-    sourced: tuple[str, ...]
-    assumed: tuple[str, ...]
-
-    @property
-    def word(self) -> str:
-        """Calibrated, where a table of this machine is behind the figures, else assumed."""
-        return "calibrated" if self.fingerprint else "assumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

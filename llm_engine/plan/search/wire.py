@@ -6,37 +6,14 @@ N ranks, T rows of the step, h hidden size: a row is 2h bytes in bf16.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from kernels.cost_model.exchange import Operation, wire_ratio
+from llm_engine.plan.search.key_exchange import key_transfers
 from llm_engine.plan.search.layout import Layout
 from llm_engine.plan.search.model_steps import ModelFacts
 from llm_engine.plan.search.prediction import StepSize
-
-After = Literal["project", "attend", "mlp", "step"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """`count` equal exchanges among n ranks, each behind a part of a layer or of the whole step.
-
-    Units: bytes, as `Exchange.seconds` takes them.
-    """
-
-    operation: Operation
-    size_bytes: float
-    n: int
-    count: float
-    after: After = "step"
-
-    @property
-    def sent_bytes(self) -> float:
-        """Bytes that leave one rank in all of them."""
-        if self.operation == "send":
-            return self.count * self.size_bytes
-        times = 2 if self.operation == "all_reduce" else 1
-        return self.count * times * (self.n - 1) / self.n * self.size_bytes
+from llm_engine.plan.search.transfer import After, Transfer
 
 
 def distinct_ranks(n: int, top_k: int) -> float:
@@ -55,15 +32,17 @@ def transfers(
     found: list[Transfer] = []
     for num_layers, num_moe, rows in _layer_runs(facts, size):
         row_bytes = facts.hidden * item_bytes * ratio
+        one = replace(size, rows=rows)
         found += _layers(
-            facts, layout, num_layers / layout.pp, num_moe / layout.pp, rows * row_bytes
+            facts, layout, one, (num_layers / layout.pp, num_moe / layout.pp), rows * row_bytes
         )
-    found += _cached_rows(facts, layout, size, kv_row_bytes / layout.pp)
-    if layout.kv_shard > 1 and size.phase == "decode":
-        found += _merges(facts, layout, size, item_bytes)
+    found += key_transfers(facts, layout, size, kv_row_bytes / layout.pp, item_bytes)
     if layout.pp > 1:
         boundary = size.rows * facts.hidden * facts.row_streams * item_bytes / layout.width
-        found.append(Transfer(operation="send", size_bytes=boundary, n=2, count=1))
+        stages, width = layout.pp, layout.width  # the slowest of the borders sets the pace
+        found.append(
+            Transfer(operation="send", size_bytes=boundary, n=stages, count=1, stride=width)
+        )
     return tuple(t for t in found if t.n > 1 and t.count > 0 and t.size_bytes > 0)
 
 
@@ -76,78 +55,55 @@ def _layer_runs(facts: ModelFacts, size: StepSize) -> Iterator[tuple[int, int, i
         return
     behind = facts.num_layers - facts.full_layers
     yield facts.full_layers, facts.full_layers - dense, size.rows
-    yield behind, behind, min(size.rows, facts.window)
+    yield behind, behind, min(size.rows, size.batch * facts.window)
 
 
 def _layers(
-    facts: ModelFacts, layout: Layout, num_layers: float, num_moe: float, step_bytes: float
+    facts: ModelFacts,
+    layout: Layout,
+    size: StepSize,
+    counts: tuple[float, float],
+    step_bytes: float,
 ) -> Iterator[Transfer]:
-    """Reductions of attention, then what experts (or a dense MLP) need."""
-    t, n = layout.tp, layout.width
-    own_bytes = step_bytes / (layout.cp * layout.dp)
+    """Reductions of attention, then what experts (or a dense MLP) need.
+
+    `counts`: the layers, and those of them with experts.
+    """
+    num_layers, num_moe = counts
+    n, share = layout.width, layout.row_share(size.rows, size.batch)
     heads = Transfer(
-        operation="all_reduce", size_bytes=own_bytes, n=t, count=num_layers, after="attend"
+        operation="all_reduce",
+        size_bytes=step_bytes * share,
+        n=layout.tp,
+        count=num_layers,
+        after="attend",
     )
     yield heads
-    if layout.experts in ("local", "dense"):  # MLPs and shared experts are cut by channels
-        yield replace(heads, after="mlp")
-        return
-    yield replace(heads, count=num_layers - num_moe, after="mlp")
 
-    def of_experts(operation: Operation, size_bytes: float, after: After) -> Transfer:
-        return Transfer(operation=operation, size_bytes=size_bytes, n=n, count=num_moe, after=after)
+    def of_mlps(operation: Operation, size_bytes: float, after: After) -> Transfer:
+        count = num_layers if layout.shares_mlps else num_moe
+        return Transfer(operation=operation, size_bytes=size_bytes, n=n, count=count, after=after)
 
-    match layout.experts:
-        case "columns" | "reduce":
-            yield of_experts("all_reduce", step_bytes, "mlp")
-        case "gather":
-            yield of_experts("all_gather", step_bytes, "attend")
-            yield of_experts("reduce_scatter", step_bytes, "mlp")
-        case _:
-            leaving = distinct_ranks(n, facts.top_k) * step_bytes / n
-            yield of_experts("all_to_all", leaving, "attend")
-            yield of_experts("all_to_all", leaving, "mlp")
+    if layout.shares_mlps or layout.experts == "gather":
+        rows_bytes = step_bytes * _unevenness(layout, size)
+        yield of_mlps("all_gather", rows_bytes, "attend")
+        yield of_mlps("reduce_scatter", rows_bytes, "mlp")
+    elif layout.experts == "exchange":
+        leaving = distinct_ranks(n, facts.top_k) * step_bytes * share / layout.tp
+        yield of_mlps("all_to_all", leaving, "attend")
+        yield of_mlps("all_to_all", leaving, "mlp")
+    elif layout.experts in ("columns", "reduce"):
+        yield of_mlps("all_reduce", step_bytes, "mlp")
+    if not layout.shares_mlps:  # other MLPs and shared experts are cut by channels
+        num_cut = num_layers if layout.experts in ("local", "dense") else num_layers - num_moe
+        yield replace(heads, count=num_cut, after="mlp")
 
 
-def _cached_rows(
-    facts: ModelFacts, layout: Layout, size: StepSize, kv_row_bytes: float
-) -> Iterator[Transfer]:
-    """Rows of the step that other ranks' queries read, and earlier rows that are spread out.
+def _unevenness(layout: Layout, size: StepSize) -> float:
+    """How much more than a Nth leaves the ranks where sequences do not share out evenly.
 
-    In every layer: new rows over the ranks that divide the tokens of a prompt, earlier ones over
-    those that divide the cache, since each query may read any row.
+    A ring carries all rows past each rank but those of the next one: of the rank with fewest.
     """
-    if size.phase != "prefill":
-        return
-    layers = facts.num_layers / layout.pp
-
-    def gathered(tokens: int, n: int) -> Transfer:
-        layer_bytes = tokens * kv_row_bytes / layers
-        return Transfer(
-            operation="all_gather", size_bytes=layer_bytes, n=n, count=layers, after="project"
-        )
-
-    if layout.key_ranks > 1:
-        # In each turn a layer of every stage; a head that several ranks need goes to all of them.
-        heads = min(layout.key_ranks, facts.kv_heads)
-        own_bytes = size.rows * kv_row_bytes / layers * layout.pp / heads
-        yield Transfer(
-            operation="all_to_all", size_bytes=own_bytes, n=layout.key_ranks, count=layers
-        )
-    yield gathered(size.rows, layout.cp)
-    yield gathered(size.context - size.rows, layout.kv_shard)
-
-
-def _merges(
-    facts: ModelFacts, layout: Layout, size: StepSize, item_bytes: int
-) -> Iterator[Transfer]:
-    """Queries go to every shard of the cache, and partial results are summed.
-
-    A query of a head is counted as 576 values, its result as 512: the widest of the families.
-    """
-    rows = size.batch / layout.dp
-    heads = facts.num_heads / layout.tp * layout.kv_shard
-    count, n = facts.num_layers / layout.pp, layout.kv_shard
-    queries, results = rows * heads * 576 * item_bytes, rows * heads * 512 * item_bytes
-    yield Transfer(operation="all_gather", size_bytes=queries, n=n, count=count)
-    yield Transfer(operation="reduce_scatter", size_bytes=results, n=n, count=count)
+    n = layout.width
+    fewest = size.batch // layout.dp / size.batch * layout.dp / n
+    return (1 - fewest) * n / (n - 1)

@@ -50,14 +50,19 @@ def stage_work(shape: ModelShape, layout: Layout, size: StepSize, rates: DeviceR
     for group in shape.phase(size.phase).groups:
         layers = stage_layers(group, layout)
         for use, part in _parts_of(group):
-            seconds = _seconds(use, layout, size, rates) * (layers * use.count)
+            seconds = _seconds(use, part, layout, size, rates) * (layers * use.count)
             found[part] = found[part] + seconds if part in found else seconds
     return StageWork(**found)
 
 
+def is_mlp(group: LayerGroup) -> bool:
+    """Whether these are layers' MLPs: uses without attention."""
+    return bool(group.layers) and _ATTENTION.isdisjoint(use.op for use in group.uses)
+
+
 def _parts_of(group: LayerGroup) -> Iterator[tuple[OpUse, str]]:
     """Each use with its part; a group without attention is an MLP's, in the order of a layer."""
-    if not any(use.op in _ATTENTION for use in group.uses):
+    if is_mlp(group) or not group.layers:
         yield from ((use, "mlp" if group.layers else "head") for use in group.uses)
         return
     part = "project"
@@ -73,8 +78,15 @@ def stage_layers(group: LayerGroup, layout: Layout) -> float:
     return math.ceil(len(group.layers) / layout.pp) if layout.pp > 1 else float(len(group.layers))
 
 
-def _seconds(use: OpUse, layout: Layout, size: StepSize, rates: DeviceRates) -> Parts:
-    flops, moved, rows = _share(use, layout, size, rates)
+def _seconds(use: OpUse, part: str, layout: Layout, size: StepSize, rates: DeviceRates) -> Parts:
+    if use.op == "moe_gemm":
+        return _experts_s(use, layout, size, rates)
+    flops, moved, rows = _share(use, part, layout, size, rates)
+    return _longer(use, flops, moved, rows, rates)
+
+
+def _longer(use: OpUse, flops: float, moved: float, rows: float, rates: DeviceRates) -> Parts:
+    """Operations or traffic, whichever takes longer."""
     peak = _peak(use, rates)
     filled = rows / (rows + rates.half_rows) if rows else 1.0
     flops_s, memory_s = flops / (peak * filled), moved / rates.memory_bytes_s
@@ -100,33 +112,34 @@ def _peak(use: OpUse, rates: DeviceRates) -> float:
 
 
 def _share(
-    use: OpUse, layout: Layout, size: StepSize, rates: DeviceRates
+    use: OpUse, part: str, layout: Layout, size: StepSize, rates: DeviceRates
 ) -> tuple[float, float, float]:
-    """A rank's operations, bytes, and rows of a product (0: no product)."""
-    by_tokens = layout.cp * layout.dp
-    if use.op == "moe_gemm":
-        return _expert_share(use, layout, size)
+    """The fullest rank's operations, bytes, and rows of a product (0: no product)."""
+    share = layout.row_share(size.rows, size.batch)
     heads = layout.tp if use.is_cut else 1
+    if use.is_cut and part == "mlp" and layout.shares_mlps:
+        share, heads = 1.0, layout.width
     if use.op in _ATTENTION and use.is_cut and (num := use.case.sizes.get("H")):
         tile = rates.sparse_heads if use.op in _GATHERED else _TILE_HEADS
         heads = num / max(num / layout.tp, min(tile, num))
     weights = use.cost.weight_bytes
     moved = use.cost.read_write_bytes - weights
     keys = _index_key_bytes(use)
-    if size.phase == "decode":
-        moved += keys * (size.batch - 1)
-    elif use.op == "indexer_topk":
-        moved = (moved - keys) + keys * by_tokens
     is_decode = size.phase == "decode"
+    # The formula has the keys of one sequence; a rank reads those of each that it has rows of.
+    own_keys = keys * math.ceil(size.batch / layout.dp)
     shard = layout.kv_shard if use.op in _ATTENTION and is_decode else 1
     # One row serves all heads, so every rank of a sequence gathers the same rows. In a prompt
     # neighbouring queries pick mostly the same ones, which a second level of cache then holds.
-    readers = 1 if use.op in _GATHERED and is_decode else heads
+    readers = heads
+    if use.op in _GATHERED:
+        readers = 1 if is_decode else layout.tp
     if use.op in _HOST_OPS:
         weights = 0.0
-    rows = use.case.sizes.get("M", 0) / by_tokens
-    flops = use.cost.flops / (by_tokens * heads * shard)
-    return flops, moved / (by_tokens * readers * shard) + weights / heads, rows
+    rows = use.case.sizes.get("M", 0) * share
+    flops = use.cost.flops * share / (heads * shard)
+    moved = ((moved - keys) * share + own_keys) / (readers * shard)
+    return flops, moved + weights / heads, rows
 
 
 def _index_key_bytes(use: OpUse) -> float:
@@ -137,24 +150,27 @@ def _index_key_bytes(use: OpUse) -> float:
     return sizes["S"] * sizes["D"] * ITEM_BYTES[use.case.options.get("keys", "bf16")]
 
 
-def _expert_share(use: OpUse, layout: Layout, size: StepSize) -> tuple[float, float, float]:
-    """Experts divided over the stage's ranks; the fullest of them sets the time."""
+def _experts_s(use: OpUse, layout: Layout, size: StepSize, rates: DeviceRates) -> Parts:
+    """Products of the fullest rank's experts, and the pass that sums what each row's gave."""
     sizes = use.case.sizes
     num, top_k, tokens = sizes["E"], sizes["k"], sizes["T"]
-    activations = 2 * tokens * sizes["D"] * ITEM_BYTES[use.case.dtype]
+    row_bytes = sizes["D"] * ITEM_BYTES[use.case.dtype]
+    activations = 2 * tokens * row_bytes
     read = use.cost.read_write_bytes - activations
+    n, pairs = layout.width, tokens * top_k
     if layout.experts == "local":
-        ranks = layout.cp * layout.dp
-        rows = tokens / ranks * top_k / num
-        return use.cost.flops / ranks, read + activations / ranks, max(rows, 1.0)
-    n = layout.width
-    if layout.experts == "columns":  # every rank has its part of every expert: none is fuller
-        return use.cost.flops / n, (read + activations) / n, max(tokens * top_k / num, 1.0)
-    return (
-        use.cost.flops / n * imbalance(tokens * top_k, n),
-        (read * imbalance(min(num, tokens * top_k), n) + activations) / n,
-        max(tokens * top_k / num, 1.0),
-    )
+        share = layout.row_share(size.rows, size.batch)
+        flops, moved, rows = use.cost.flops * share, read + activations * share, pairs * share
+        summed = (pairs + tokens) * share
+    elif layout.experts == "columns":  # every rank has its part of every expert: none is fuller
+        flops, moved, rows = use.cost.flops / n, (read + activations) / n, pairs
+        summed = pairs + tokens
+    else:
+        flops = use.cost.flops / n * imbalance(pairs, n)
+        moved, rows = (read * imbalance(min(num, pairs), n) + activations) / n, pairs
+        summed = pairs / n * imbalance(pairs, n) + tokens
+    products = _longer(use, flops, moved, max(rows / num, 1.0), rates)
+    return products + Parts(memory=summed * row_bytes / rates.memory_bytes_s)
 
 
 def imbalance(draws: float, n: int) -> float:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.calibration.table import calibration_path, confidence, load, save
+from kernels.calibration.table import calibration_path, load, save
 from kernels.collectives.topology import this_topology
 from kernels.table_file import TableFileError
 
@@ -22,27 +22,14 @@ def test_what_is_saved_is_loaded(saved, tmp_path):
     made, path = saved
     assert load(path, HERE) == made
     assert [p.name for p in path.parent.iterdir()] == [path.name]
-    assert "gemm 3%" in confidence(tmp_path, HERE)
 
 
-def test_a_calibration_of_a_busy_machine_says_so(tmp_path, make_calibration):
-    save(make_calibration(disturbed=0.4), calibration_path(tmp_path, HERE))
-    assert "other programs had 40%: repeat" in confidence(tmp_path, HERE)
-    save(make_calibration(disturbed=0.05), calibration_path(tmp_path, HERE))
-    assert "repeat" not in confidence(tmp_path, HERE)
-
-
-def test_without_a_file_the_plan_says_so(tmp_path):
-    assert "nothing calibrated" in confidence(tmp_path, HERE)
-
-
-def test_a_damaged_or_edited_file_is_refused_by_name(saved, tmp_path):
+def test_a_damaged_or_edited_file_is_refused_by_name(saved):
     _, path = saved
     text = path.read_text()
     path.write_text(text.replace('"num_cores"', '"num_sores"'))
     with pytest.raises(TableFileError, match=r"edited or damaged.*--calibrate"):
         load(path, HERE)
-    assert "calibration refused" in confidence(tmp_path, HERE)
     path.write_text(text[:100])
     with pytest.raises(TableFileError, match="is no calibration"):
         load(path, HERE)

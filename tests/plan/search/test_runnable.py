@@ -9,6 +9,7 @@ from llm_engine.plan.search.layout import Layout
 from llm_engine.plan.search.runnable import RUNNING_FAMILIES, runnable
 
 TP8 = Layout(tp=8, experts="reduce")
+RING = Layout(cp=4, keys="ring", experts="dense")
 
 
 @pytest.mark.parametrize(
@@ -16,13 +17,19 @@ TP8 = Layout(tp=8, experts="reduce")
     [
         (Layout(), Layout(), "tp1"),
         (TP8, TP8, "tp8,ep8"),
-        (Layout(cp=8, experts="gather"), TP8, "cp8,ep8->tp8,ep8"),
-        (Layout(cp=8, experts="exchange"), TP8, "cp8,ep8,a2a->tp8,ep8"),
-        (Layout(cp=4, experts="dense"), Layout(tp=4, experts="dense"), "cp4->tp4"),
+        (Layout(cp=8, keys="heads", experts="gather"), TP8, "cp8,ep8->tp8,ep8"),
+        (Layout(cp=8, keys="heads", experts="exchange"), TP8, "cp8,ep8,a2a->tp8,ep8"),
+        (
+            Layout(cp=4, keys="heads", experts="dense"),
+            Layout(tp=4, experts="dense"),
+            "cp4->tp4",
+        ),
         (Layout(pp=2, tp=2, experts="columns"), Layout(pp=2, tp=2, experts="columns"), "tp2,pp2"),
         (Layout(tp=2, experts="columns"), Layout(tp=2, experts="columns"), "tp2"),
         (Layout(pp=2, experts="local"), Layout(tp=2, experts="columns"), "pp2->tp2"),
         (Layout(pp=2, tp=2, experts="columns"), Layout(tp=4, experts="columns"), "tp2,pp2->tp4"),
+        (RING, RING, "cp4,ring"),
+        (Layout(dp=4, experts="dense"), Layout(dp=4, experts="dense"), "dp4"),
         (Layout(dp=4, experts="gather"), Layout(dp=4, experts="gather"), "dp4,ep4"),
         (Layout(dp=4, experts="exchange"), Layout(dp=4, experts="gather"), "dp4,ep4,a2a->dp4,ep4"),
         (Layout(dp=2, tp=2, experts="gather"), Layout(dp=2, tp=2, experts="gather"), "dp2,tp2,ep4"),
@@ -54,7 +61,9 @@ def test_an_int8_wire_of_prompts_is_asked_for():
         (TP8, Layout(tp=8, experts="reduce", wire="int8"), "int8 wire where answers are decoded"),
         (Layout(pp=2, wire="int8"), Layout(pp=2), "int8 wire: a stage sends a chunk on"),
         (Layout(tp=2, cp=4, experts="exchange"), TP8, "rows sent to their experts"),
-        (Layout(cp=8, experts="local"), TP8, ""),
+        (Layout(cp=8, keys="heads", experts="local"), TP8, ""),
+        (Layout(cp=8, experts="local"), TP8, "gathered keys"),
+        (RING, Layout(tp=4, experts="dense"), "'ring' keeps keys by their position"),
     ],
 )
 def test_what_is_not_there_yet_says_why(prefill, decode, why):
