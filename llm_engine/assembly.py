@@ -26,12 +26,18 @@ def build_cache(
     config: EngineConfig, decisions: EngineDecisions, num_parts: int = 1
 ) -> KVCache | DividedCache:
     """The bookkeeping of a cache of the decided size, in each of so many memories."""
-    capacity = decisions.capacity
+    capacity, groups = decisions.capacity, decisions.layout.groups
     parts = [
         KVCache(
             decisions.layout,
-            [capacity.num_reserved],
-            num_usable=[capacity.num_pages],
+            [
+                capacity.num_reserved if group.is_growing else capacity.num_window_pages
+                for group in groups
+            ],
+            num_usable=[
+                capacity.num_pages if group.is_growing else capacity.num_window_pages
+                for group in groups
+            ],
             has_prefix_cache=config.prefix_cache,
             host_bytes=config.host_cache_bytes,
         )
@@ -62,12 +68,11 @@ def build_scheduler(
     for part, storage in zip(cache.parts, storages, strict=True):
         part.attach(storage)
     step_time = StepTimeModel()
-    group = cache.layout.groups[0]
     rate = _copy_bytes_per_s(cache.parts[0]) if config.host_cache_bytes else 0.0
     preemption = PreemptionPolicy(
         asked=config.preemption,
         model=step_time,
-        bytes_per_token=group.page_bytes / group.page_tokens,
+        bytes_per_token=cache.layout.bytes_per_token,
         copy_bytes_per_s=rate,
         record=decisions.ledger.record,
     )
@@ -91,10 +96,12 @@ def build_keepers(
     """What moves each part's bounds with the memory to spare; none where its size was asked for."""
     if config.kv_cache_bytes is not None:
         return []
+    # Windows alone have fewer blocks than the longest sequence, and keep them all.
+    longest = -(-decisions.capacity.max_model_len // cache.layout.block_tokens)
     return [
         CacheKeeper(
             part,
-            min_blocks=-(-decisions.capacity.max_model_len // cache.layout.block_tokens),
+            min_blocks=min(longest, part.num_pages // part.layout.pages_per_block(0)),
             low_bytes=decisions.memory.size_bytes(SAFETY),
             read_memory=read_memory,
             clock=clock,

@@ -10,6 +10,7 @@ import torch
 from kernels.dtypes import DTYPE_NAMES
 from kernels.ledger import Decision, Ledger, Rejection
 from kernels.spec import Tier
+from llm_engine.cache.geometry import cache_layout
 from llm_engine.cache.groups import CacheLayout
 from llm_engine.config import EngineConfig
 from llm_engine.errors import InvalidConfig
@@ -22,9 +23,10 @@ from llm_engine.layers.weight_form import PACKED, choose_weights
 from llm_engine.memory.chunk import ChunkChoice, choose_chunk
 from llm_engine.memory.ledger import MemoryLedger
 from llm_engine.memory.machine import MachineMemory, read_machine_memory
-from llm_engine.memory.solver import Capacity, CapacityQuestion, solve_capacity
+from llm_engine.memory.solver import Capacity, CapacityQuestion, WindowPages, solve_capacity
 from llm_engine.memory.workspace import memory_ledger
 from llm_engine.model_config import ModelConfig
+from llm_engine.window_choice import served_model
 
 WHERE = "llm engine"
 _MIB = 1 << 20
@@ -63,11 +65,16 @@ def decide(
     """
     machine = machine or read_machine_memory()
     is_packed, weights = choose_weights(config, model, is_quantised=is_quantised)
-    bytes_per_token = PagedCache.bytes_per_token(model, dtype)
+    model, windows = served_model(config, model, is_packed=is_packed)
+    layer_token_bytes = PagedCache.layer_bytes_per_token(model, dtype)
     if is_packed:
-        bytes_per_token = NativeCache.bytes_per_token(model)
-    layout = CacheLayout.single(
-        page_tokens=config.page_size, bytes_per_token=bytes_per_token, num_parts=cache_parts
+        layer_token_bytes = NativeCache.layer_bytes_per_token(model)
+    layout = cache_layout(
+        model,
+        page_tokens=config.page_size,
+        layer_token_bytes=layer_token_bytes,
+        num_parts=cache_parts,
+        has_windows=not config.layout,
     )
     form = PACKED if is_packed else DTYPE_NAMES[dtype]
     chunk = choose_chunk(
@@ -86,7 +93,10 @@ def decide(
         total_bytes=machine.total_bytes,
     )
     question = _question(config, model, layout, memory, machine)
-    question = replace(question, prompt_page_bytes=prompt_token_bytes * config.page_size)
+    window = _window_pages(config, layout, chunk.tokens)
+    question = replace(
+        question, prompt_page_bytes=prompt_token_bytes * config.page_size, window=window
+    )
     capacity = solve_capacity(question)
     _check_preemption(config, layout, capacity)
     sizes = OpSizes(
@@ -108,6 +118,8 @@ def decide(
     if config.batch_invariant:
         ops = make_invariant(ops, config, model, dtype, ledger)
     ledger.record(weights)
+    if windows is not None:
+        ledger.record(windows)
     for decision in _cache_decisions(config, layout, capacity, chunk, memory, machine):
         ledger.record(decision)
     if prompt_token_bytes:
@@ -144,11 +156,12 @@ def _question(
     memory: MemoryLedger,
     machine: MachineMemory,
 ) -> CapacityQuestion:
+    growing = layout.growing_group
     return CapacityQuestion(
         model_context=model.max_position,
         max_num_seqs=config.max_num_seqs,
         page_tokens=config.page_size,
-        page_bytes=layout.groups[0].page_bytes,
+        page_bytes=0 if growing is None else layout.groups[growing].page_bytes,
         available_bytes=machine.available_bytes,
         fixed_bytes=memory.total_bytes + config.host_cache_bytes,
         max_model_len=config.max_model_len,
@@ -156,8 +169,27 @@ def _question(
     )
 
 
+def _window_pages(
+    config: EngineConfig, layout: CacheLayout, chunk_tokens: int
+) -> WindowPages | None:
+    """What the group of windows needs; None without one."""
+    index = layout.window_group
+    if index is None:
+        return None
+    group = layout.groups[index]
+    drafts = 0 if config.speculation == "off" else config.max_draft_tokens
+    kept = group.window_tokens / group.checkpoint_tokens if config.prefix_cache else 0.0
+    most = 1 << 62  # tokens: a sequence of any length
+    return WindowPages(
+        page_bytes=group.page_bytes,
+        answer_pages=layout.most_pages(index, most, 1 + drafts),
+        prompt_pages=layout.most_pages(index, most, max(chunk_tokens, 1 + drafts)),
+        kept_share=min(1.0, kept),
+    )
+
+
 def _check_preemption(config: EngineConfig, layout: CacheLayout, capacity: Capacity) -> None:
-    needed = -(-capacity.max_model_len // config.page_size) * layout.groups[0].page_bytes
+    needed = layout.most_bytes(capacity.max_model_len)
     if config.preemption == "copy" and config.host_cache_bytes < needed:
         raise InvalidConfig(
             f"preemption is 'copy', but host_cache_bytes is {config.host_cache_bytes}: a sequence "
@@ -187,6 +219,7 @@ def _cache_decisions(
             f"{capacity.num_pages} pages of {page_bytes} bytes, up to {capacity.num_reserved} "
             "while memory is to be had",
             f"{machine.available_bytes / _MIB:.0f} MiB available ({machine.bound_by})",
+            *_window_reasons(layout, capacity),
             *numbers,
         ),
     )
@@ -209,6 +242,17 @@ def _cache_decisions(
     return [size, prompt_chunk, page, _prefix_decision(config, layout)]
 
 
+def _window_reasons(layout: CacheLayout, capacity: Capacity) -> tuple[str, ...]:
+    index = layout.window_group
+    if index is None:
+        return ()
+    group = layout.groups[index]
+    return (
+        f"{capacity.num_window_pages} pages of {group.page_bytes} bytes of layers with windows; a "
+        f"sequence that answers holds at most {layout.most_pages(index, capacity.max_model_len)}",
+    )
+
+
 def _prompt_pages(config: EngineConfig, capacity: Capacity, prompt_token_bytes: int) -> Decision:
     num_pages = -(-capacity.max_model_len // config.page_size)
     return _decision(
@@ -227,20 +271,25 @@ def _prompt_pages(config: EngineConfig, capacity: Capacity, prompt_token_bytes: 
 def _prefix_decision(config: EngineConfig, layout: CacheLayout) -> Decision:
     if not config.prefix_cache:
         return _decision("cache", "prefix cache", "off", asked="off", reasons=("asked for",))
-    copied = Rejection(
-        candidate="copy on write of a partly filled block",
-        reasons=(
-            f"it saves at most {layout.block_tokens - 1} tokens of prefill and costs every sharer "
-            "a page copy",
-        ),
-    )
     return _decision(
         "cache",
         "prefix cache",
         f"radix tree over blocks of {layout.block_tokens} tokens",
         asked="on",
-        reasons=(f"shortest reusable prefix: {layout.min_reusable_prefix} tokens",),
-        rejected=(copied,),
+        reasons=(
+            f"shortest reusable prefix: {layout.min_reusable_prefix} tokens",
+            *(
+                ("behind whole blocks, the first tokens of one that goes another way are copied",)
+                if layout.is_divisible
+                else ()
+            ),
+            *(
+                f"of {group.name} reuse begins at every {group.checkpoint_tokens} tokens, and "
+                "where a sequence ended"
+                for group in layout.groups
+                if not group.is_growing
+            ),
+        ),
     )
 
 

@@ -29,12 +29,12 @@ class InvalidRequest(LLMError, ValueError):
 class ContextLengthExceeded(InvalidRequest):
     """The prompt leaves no room for a single new token."""
 
-    def __init__(self, prompt_tokens: int, max_model_len: int) -> None:
-        """Keep both numbers, in tokens."""
+    def __init__(self, prompt_tokens: int, max_model_len: int, param: str = "messages") -> None:
+        """Keep both numbers, in tokens; `param` is the field that holds the prompt."""
         super().__init__(
             f"the prompt has {prompt_tokens} tokens, but this model holds {max_model_len} tokens "
             "of prompt and answer together: shorten the prompt",
-            param="messages",
+            param=param,
         )
         self.prompt_tokens = prompt_tokens
         self.max_model_len = max_model_len

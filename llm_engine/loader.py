@@ -10,7 +10,7 @@ from llm_engine.config import EngineConfig
 from llm_engine.decisions import EngineDecisions, decide
 from llm_engine.errors import UnsupportedModel
 from llm_engine.layers.weight_form import choose_weights
-from llm_engine.model_config import ModelConfig
+from llm_engine.model_config import GPT_OSS, ModelConfig
 from llm_engine.models.base import CausalModel
 from llm_engine.models.parameters import Parameters, WeightFacts
 from llm_engine.models.registry import model_class
@@ -20,6 +20,7 @@ from llm_engine.weights.checkpoint import Checkpoint, UnpackedCheckpoint
 from llm_engine.weights.footprint import tensor_bytes
 from llm_engine.weights.resolve import ModelSource, resolve
 from llm_engine.weights.safetensors import SafetensorsCheckpoint
+from llm_engine.weights.stacked_experts import StackedExperts
 
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 _CPUINFO = Path("/proc/cpuinfo")
@@ -149,7 +150,10 @@ def open_checkpoint(source: ModelSource) -> Checkpoint:
         from llm_engine.weights.gguf import GgufCheckpoint  # the gguf package takes half a second
 
         return GgufCheckpoint(source.path)
-    return SafetensorsCheckpoint(source.path)
+    checkpoint = SafetensorsCheckpoint(source.path)
+    if GPT_OSS in (checkpoint.config.get("architectures") or ()):
+        return StackedExperts(checkpoint, ModelConfig.from_mapping(checkpoint.config).num_experts)
+    return checkpoint
 
 
 def load_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> CausalModel:

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from llm_engine.errors import UnsupportedModel
+from llm_engine.windows import Windows
 
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
-_FAMILIES_WITH_MOE = ("Qwen3MoeForCausalLM",)
-_FAMILIES_WITH_BIAS = ("Qwen2ForCausalLM",)
+GPT_OSS = "GptOssForCausalLM"
+_FAMILIES_WITH_MOE = ("Qwen3MoeForCausalLM", GPT_OSS)
+_FAMILIES_WITH_BIAS = ("Qwen2ForCausalLM", GPT_OSS)
 _FAMILIES_WITH_HEAD_NORMS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 
 
@@ -65,8 +67,32 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateConfig:
+    """The activation's bounds and gain; see `kernels.ops.swiglu`."""
+
+    clamp: float | None = None
+    gain: float = 1.0
+    shift: float = 0.0
+
+    @property
+    def has_gain(self) -> bool:
+        """Whether it is more than a SwiGLU with bounds."""
+        return (self.gain, self.shift) != (1.0, 0.0)
+
+    @property
+    def options(self) -> dict[str, float]:
+        """What the op is called with; empty for a plain SwiGLU."""
+        options = {} if self.clamp is None else {"clamp": self.clamp}
+        return options | ({"gain": self.gain, "shift": self.shift} if self.has_gain else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoeConfig:
-    """A mixture of experts: which layers have one, and how tokens choose."""
+    """A mixture of experts: which layers have one, and how tokens choose.
+
+    `has_biases` says that the router and every map of an expert add one. `layer_experts` are the
+    numbers of each layer, where a rank holds more of some; empty where it holds `num_experts`.
+    """
 
     num_experts: int
     num_experts_per_token: int
@@ -74,10 +100,12 @@ class MoeConfig:
     is_renormalised: bool
     sparse_step: int
     dense_layers: frozenset[int]
+    has_biases: bool = False
+    layer_experts: tuple[int, ...] = ()
 
     @classmethod
-    def from_mapping(cls, raw: Mapping[str, Any]) -> Self:
-        """Read the field names of Qwen3-MoE.
+    def from_mapping(cls, raw: Mapping[str, Any], architecture: str = "") -> Self:
+        """Read the field names of Qwen3-MoE, or of gpt-oss.
 
         Raises: UnsupportedModel for more experts a token than there are; KeyError.
         """
@@ -86,6 +114,16 @@ class MoeConfig:
         if per_token > num_experts:
             raise UnsupportedModel(
                 f"the config asks for {per_token} experts a token, but the model has {num_experts}"
+            )
+        if architecture == GPT_OSS:
+            return cls(
+                num_experts=num_experts,
+                num_experts_per_token=per_token,
+                intermediate_size=int(raw["intermediate_size"]),
+                is_renormalised=True,  # a softmax over the chosen is one over all, renormalised
+                sparse_step=1,
+                dense_layers=frozenset(),
+                has_biases=True,
             )
         return cls(
             num_experts=num_experts,
@@ -96,6 +134,10 @@ class MoeConfig:
             dense_layers=frozenset(int(layer) for layer in raw.get("mlp_only_layers") or ()),
         )
 
+    def num_held(self, layer: int) -> int:
+        """How many experts of a layer there are here."""
+        return self.layer_experts[layer] if self.layer_experts else self.num_experts
+
     def is_sparse(self, layer: int) -> bool:
         """Whether a layer (counted from 0) has experts instead of one MLP."""
         return layer not in self.dense_layers and (layer + 1) % self.sparse_step == 0
@@ -103,10 +145,9 @@ class MoeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Sizes of a model. Units: `max_position` in tokens.
+    """Sizes of a model. Units: `max_position` in tokens: its context, stretched by yarn.
 
-    `max_position` is where the engine's full attention stops being the model's: its context,
-    stretched by yarn, and no more than a sliding window where it has one.
+    `has_sinks` says that every head has a logit that takes a share of the softmax and adds nothing.
     """
 
     architecture: str
@@ -123,6 +164,10 @@ class ModelConfig:
     rope: RopeConfig
     has_head_norms: bool = False
     has_qkv_bias: bool = False
+    has_out_bias: bool = False
+    has_sinks: bool = False
+    windows: Windows | None = None
+    gate: GateConfig = GateConfig()
     moe: MoeConfig | None = None
 
     @classmethod
@@ -140,6 +185,9 @@ class ModelConfig:
             hidden_size = int(raw["hidden_size"])
             rope = RopeConfig.from_mapping(raw)
             has_moe = architecture in _FAMILIES_WITH_MOE
+            max_position = _max_position(raw, rope)
+            has_bias = bool(raw.get("attention_bias", architecture in _FAMILIES_WITH_BIAS))
+            windows = Windows.from_mapping(raw, architecture)
             return cls(
                 architecture=architecture,
                 vocab_size=int(raw["vocab_size"]),
@@ -150,17 +198,32 @@ class ModelConfig:
                 num_kv_heads=int(raw.get("num_key_value_heads") or num_heads),
                 head_dim=int(raw.get("head_dim") or hidden_size // num_heads),
                 rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
-                max_position=_max_position(raw, rope),
+                max_position=max_position,
                 is_tied=bool(raw.get("tie_word_embeddings", False)),
                 rope=rope,
                 has_head_norms=architecture in _FAMILIES_WITH_HEAD_NORMS,
-                has_qkv_bias=bool(raw.get("attention_bias", architecture in _FAMILIES_WITH_BIAS)),
-                moe=MoeConfig.from_mapping(raw) if has_moe else None,
+                has_qkv_bias=has_bias,
+                has_out_bias=has_bias and architecture == GPT_OSS,
+                has_sinks=architecture == GPT_OSS,
+                windows=windows if windows and windows.tokens < max_position else None,
+                gate=_gate(raw) if architecture == GPT_OSS else GateConfig(),
+                moe=MoeConfig.from_mapping(raw, architecture) if has_moe else None,
             )
         except KeyError as error:
             raise UnsupportedModel(f"the model's config has no field {error}") from error
         except (TypeError, ValueError) as error:
             raise UnsupportedModel(f"the model's config cannot be read: {error}") from error
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of a layer that has them, 0 without."""
+        return 0 if self.moe is None else self.moe.num_experts
+
+    def within_window(self) -> Self:
+        """The same model with full attention in all layers: equal as far as a window reaches."""
+        if self.windows is None:
+            return self
+        return replace(self, windows=None, max_position=self.windows.tokens)
 
 
 def _yarn_attention(scaling: Mapping[str, Any], factor: float) -> float:
@@ -180,9 +243,13 @@ def _max_position(raw: Mapping[str, Any], rope: RopeConfig) -> int:
     stated = int(raw.get("max_position_embeddings", 2048))
     if rope.rope_type == "yarn":
         stated = max(stated, int(rope.original_max_position * rope.factor))
-    window = raw.get("sliding_window")
-    is_used = raw.get("use_sliding_window", "layer_types" not in raw)
-    layer_types = raw.get("layer_types") or ()
-    if window and (is_used or "sliding_attention" in layer_types):
-        return min(stated, int(window))
     return stated
+
+
+def _gate(raw: Mapping[str, Any]) -> GateConfig:
+    """What gpt-oss's experts apply: (up + 1) · gate · sigmoid(alpha · gate), both clamped."""
+    return GateConfig(
+        clamp=float(raw.get("swiglu_limit", 7.0)),
+        gain=float(raw.get("swiglu_alpha", 1.702)),
+        shift=1.0,
+    )

@@ -76,7 +76,8 @@ class Preparer:
         self._check_ids("logit_bias", tuple(request.params.logit_bias))
         self._check_ids("stop_token_ids", request.params.stop_token_ids)
         if len(prompt_ids) >= self._max_model_len:
-            raise ContextLengthExceeded(len(prompt_ids), self._max_model_len)
+            param = "prompt" if request.messages is None else "messages"
+            raise ContextLengthExceeded(len(prompt_ids), self._max_model_len, param)
         matcher = None
         if answer.grammar is not None:
             matcher = self._compiler.compile(answer.grammar).matcher

@@ -3,20 +3,22 @@
 # N tokens in the step, S rows with logits, C channels, V vocabulary.
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
 from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.cache.sequence_cache import SequenceCache
 from llm_engine.cache.storage import PageStorage
-from llm_engine.cache.tensor_storage import TensorStorage
-from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache
+from llm_engine.cache.tensor_storage import GroupedStorage, TensorStorage
+from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache, WindowedSpans
 from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.native import NativeAttend, NativeCache
 from llm_engine.layers.step import Attend, Step
 from llm_engine.models.base import CausalModel
 from llm_engine.sequence import Chunk
+
+T = TypeVar("T")
 
 
 class StepRunner(Protocol):
@@ -60,14 +62,15 @@ class Runner:
         self._pool = pool
         self._ops = ops
         self._adapters = adapters
+        self._window_group = pool.layout.window_group
+        group_of = [pool.layout.group_of(layer) for layer in range(model.config.num_layers)]
         self.cache: PagedCache | NativeCache
         if ops.is_native:
             self.cache = NativeCache(model.config, pool.num_pages, pool.page_size)
         else:
-            self.cache = PagedCache(model.config, pool.num_pages, pool.page_size, dtype)
-        self.storages: Sequence[PageStorage] = (
-            TensorStorage(self.cache.layers, self.cache.reservations),
-        )
+            num_pages = [pool.pages_by_group[group] for group in group_of]
+            self.cache = PagedCache(model.config, num_pages, pool.page_size, dtype)
+        self.storages: Sequence[PageStorage] = (self._storage(group_of),)
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor | None:
@@ -102,8 +105,31 @@ class Runner:
             return NativeAttend(self.cache, spans, rotary)
         positions = [p for span in spans for p in range(span.start, span.end)]
         rotation = rotary.rotation(torch.tensor(positions))
-        return PagedAttention(self.cache, spans, self._ops, rotation)
+        windows, windowed = self._model.config.windows, None
+        if self._window_group is not None and windows is not None:
+            found = [self._span(chunk, self._window_group) for chunk in chunks]
+            windowed = WindowedSpans(windows, found)
+            if self._window_group == 0:
+                spans = []  # of layers that see everything, of which there are none
+        sinks = self._model.sinks
+        return PagedAttention(
+            self.cache, spans, self._ops, rotation, windowed=windowed, sinks=sinks
+        )
 
-    def _span(self, chunk: Chunk) -> AttentionSpan:
-        pages = self._pool.table(chunk.seq.seq_id)
+    def _span(self, chunk: Chunk, group: int = 0) -> AttentionSpan:
+        pages = self._pool.table(chunk.seq.seq_id, group)
         return AttentionSpan(start=chunk.start, num_tokens=chunk.num_tokens, pages=pages)
+
+    def _storage(self, group_of: Sequence[int]) -> PageStorage:
+        """The pages of every group, over the layers that are in it."""
+
+        def of_group(items: Sequence[T], group: int) -> list[T]:
+            return [item for item, own in zip(items, group_of, strict=True) if own == group]
+
+        layers, reservations = self.cache.layers, self.cache.reservations
+        return GroupedStorage(
+            [
+                TensorStorage(of_group(layers, group), of_group(reservations, group))
+                for group in range(len(self._pool.layout.groups))
+            ]
+        )

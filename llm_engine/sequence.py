@@ -48,11 +48,6 @@ class Sequence:
         """Tokens of the answer so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
-    @property
-    def generated_ids(self) -> list[int]:
-        """The answer's tokens, as a copy."""
-        return self.token_ids[self.num_prompt_tokens :]
-
 
 @dataclass(frozen=True, slots=True)
 class Chunk:

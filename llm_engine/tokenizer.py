@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from threading import Lock
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -14,13 +13,16 @@ from llm_engine.weights.tokenizer_parts import TokenizerParts, read_folder
 
 
 class Tokenizer:
-    """A fast tokenizer with its chat template. May be used by several threads."""
+    """A fast tokenizer with its chat template. May be used by several threads.
+
+    The library's object is only read, which it allows to many threads at once; so a long prompt
+    holds up no answer that is being decoded.
+    """
 
     def __init__(self, parts: TokenizerParts) -> None:
         """Wrap what a model's files describe."""
         self._parts = parts
         self._backend = parts.backend
-        self._lock = Lock()
         self._byte_of = byte_level_alphabet()
         self._added: Mapping[int, str] = {
             token_id: token.content
@@ -63,21 +65,18 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text, with the model's usual special tokens around it."""
-        with self._lock:
-            return list(self._backend.encode(text, add_special_tokens=True).ids)
+        return self._encode(text, add_special_tokens=True)
 
     def encode_text(self, text: str) -> list[int]:
         """Tokens of a text as it stands; special tokens written in it are recognised."""
-        with self._lock:
-            return list(self._backend.encode(text, add_special_tokens=False).ids)
+        return self._encode(text, add_special_tokens=False)
 
     def decode(self, token_ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Text of tokens; U+FFFD for bytes that form no character.
 
         Special tokens leave no text unless `keep_special`.
         """
-        with self._lock:
-            return self._backend.decode(list(token_ids), skip_special_tokens=not keep_special)
+        return self._backend.decode(list(token_ids), skip_special_tokens=not keep_special)
 
     def token_bytes(self, token_id: int) -> bytes:
         """A token's own bytes, possibly a part of a character."""
@@ -91,6 +90,12 @@ class Tokenizer:
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes([int(token[3:5], 16)])
         return token.replace("\u2581", " ").encode()
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        # A batch of one: unlike `encode`, it lets go of the GIL while it works.
+        return list(
+            self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        )
 
     @cached_property
     def _is_byte_level(self) -> bool:

@@ -1,9 +1,9 @@
 """What goes into the engine and what comes out. Free of torch, so anyone may import it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Literal
 
 from llm_engine.errors import InvalidRequest
 
@@ -39,11 +39,6 @@ class ChatMessage:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     reasoning: str | None = None
-
-    @classmethod
-    def from_parts(cls, role: str, parts: Sequence[str], name: str | None = None) -> Self:
-        """Join text parts as they stand, so the prompt equals that of the joined string."""
-        return cls(role=role, content="".join(parts), name=name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,14 @@ def measure_step(cache: SequenceCache, runner: StepRunner, num_tokens: int) -> i
     )
     if not cache.admit(seq).is_admitted:
         return None
+    if not cache.can_grow(_SEQ_ID, num_tokens):
+        cache.release(seq)
+        return None
+    cache.grow(_SEQ_ID, num_tokens)
     seq.wants_prompt_logits = False
     chunk = Chunk(seq, 0, num_tokens, is_last=True)
     peak = peak_bytes(lambda: runner.run((chunk,)))
     cache.release(seq)
     if peak is None:
         return None
-    group = cache.layout.groups[0]
-    page_bytes = -(-num_tokens // group.page_tokens) * group.page_bytes
-    return max(0, peak - page_bytes)
+    return max(0, peak - cache.layout.most_bytes(num_tokens, num_tokens))

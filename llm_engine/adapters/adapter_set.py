@@ -79,7 +79,7 @@ class AdapterSet:
             if name is not None:
                 rows.setdefault(name, []).extend(range(start, start + count))
             start += count
-        groups = [_Group(self._adapters[name], _selection(rows[name], start)) for name in rows]
+        groups = [_Group(self._adapters[name], _selection(rows[name])) for name in rows]
         return StepAdapters(tuple(groups), start, over_rows)
 
     def decision(self) -> Decision | None:
@@ -180,7 +180,7 @@ def _product(update: Update) -> RowMap:
     return lambda x_NI: (x_NI @ update.a_RI.mT) @ update.b_OR.mT
 
 
-def _selection(rows: list[int], num_rows: int) -> _Selection:
+def _selection(rows: list[int]) -> _Selection:
     """A slice where the rows are neighbours: no copy of x is made then."""
     first, last = rows[0], rows[-1]
     if last - first + 1 == len(rows):

@@ -19,7 +19,7 @@ from llm_engine.adapters.fused_parts import FusedPart, expert_part, fused_parts
 from llm_engine.adapters.peft_config import LoraConfig
 from llm_engine.adapters.update import Update
 from llm_engine.errors import UnsupportedModel
-from llm_engine.model_config import ModelConfig
+from llm_engine.model_config import GPT_OSS, ModelConfig
 
 _NAME = re.compile(
     r"base_model\.model\.model\.layers\.(\d+)\.mlp\.experts\.((?:base_layer\.)*)lora_([AB])\.weight"
@@ -80,6 +80,11 @@ class StackedExperts:
     ) -> tuple[str, FusedPart]:
         """Which of the two stacked weights a pair belongs to, by its sizes."""
         moe = self.config.moe
+        if self.config.architecture == GPT_OSS:
+            raise self._refusal(
+                f"{where}, of a stack in which rows of gate and up take turns; merge it into the "
+                "weights"
+            )
         if moe is None or layer >= self.config.num_layers or not moe.is_sparse(layer):
             raise self._refusal(f"{where}, but layer {layer} has no experts")
         widths = {pair["A"].shape[-1], pair["B"].shape[0]}

@@ -52,6 +52,23 @@ class Allocator:
             assert self.tree.evict(group), f"group {group} has too few pages"
         return pool.take(num_pages)
 
+    def hold_with_branch(self, seq: Sequence, match: Match) -> Holding | None:
+        """`hold`, and the first tokens of a branch in a copy; None when there are too few pages.
+
+        A copy, since the sequence writes its own tokens behind them.
+        """
+        branch = match.branch
+        assert branch is not None
+        self.tree.lock(branch)  # it must outlive the search for pages
+        holding = self.hold(seq, match, takes_part=True)
+        if holding is not None:
+            for group, pages in enumerate(branch.pages):
+                first = match.num_blocks * self.layout.pages_per_block(group)
+                for source, target in zip(pages or (), holding.tables[group][first:], strict=False):
+                    self.storage.copy(group, source, target)
+        self.tree.unlock(branch)
+        return holding
+
     def hold(self, seq: Sequence, match: Match, takes_part: bool) -> Holding | None:
         """Lock the prefix, then take the pages that are missing; None when there are too few."""
         root = self.tree.root(root_name(seq)) if takes_part else None

@@ -27,6 +27,11 @@ class DividedCache:
         return self.parts[0].num_pages
 
     @property
+    def pages_by_group(self) -> Sequence[int]:
+        """Pages of each group in each part, those out of service included."""
+        return self.parts[0].pages_by_group
+
+    @property
     def page_size(self) -> int:
         """Tokens of a page of the first group."""
         return self.parts[0].page_size

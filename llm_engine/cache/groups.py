@@ -29,7 +29,7 @@ class CacheGroup:
     Units: `page_tokens` tokens of the sequence in a page; `page_bytes` bytes of a page over the
     group's layers (for a state, of one state); `window_tokens` what a token sees, itself
     included. A window or a state stays behind for reuse only at every `checkpoint_tokens` and
-    where a sequence ends.
+    where a sequence ends. `layers` (counted from 0) are those whose rows it holds; empty for all.
     """
 
     name: str
@@ -38,6 +38,7 @@ class CacheGroup:
     page_bytes: int
     window_tokens: int = 0
     checkpoint_tokens: int = 0
+    layers: frozenset[int] = frozenset()
 
     @property
     def is_growing(self) -> bool:
@@ -113,6 +114,54 @@ class CacheLayout:
         """The shortest prefix, in tokens, that a later request is sure to find in every group."""
         checkpoints = [g.checkpoint_tokens for g in self.groups if not g.is_growing]
         return max([self.block_tokens, *checkpoints])
+
+    @property
+    def window_group(self) -> int | None:
+        """The group of the layers with a window; None where there are none."""
+        kinds = [group.kind for group in self.groups]
+        return kinds.index(GroupKind.WINDOW) if GroupKind.WINDOW in kinds else None
+
+    @property
+    def growing_group(self) -> int | None:
+        """The first group that grows with every token; None where there are none."""
+        return next((g for g, group in enumerate(self.groups) if group.is_growing), None)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """What a long sequence grows by; of windows alone, what a token takes while it is seen."""
+        growing = [group for group in self.groups if group.is_growing] or self.groups
+        return sum(group.page_bytes / group.page_tokens for group in growing)
+
+    def group_of(self, layer: int) -> int:
+        """The group that holds a layer's rows."""
+        found = (g for g, group in enumerate(self.groups) if layer in group.layers)
+        return next(found, 0)
+
+    def most_pages(self, group: int, num_tokens: int, num_new: int = 1) -> int:
+        """Pages of a group that a sequence holds at most up to `num_tokens` tokens.
+
+        A window's are let go of block by block once a step of `num_new` tokens is computed.
+        """
+        chosen = self.groups[group]
+        if chosen.kind is GroupKind.STATE:
+            return 1
+        if chosen.kind is GroupKind.WINDOW:
+            # The window of the last whole block's end, which may begin and end within a block.
+            seen = chosen.window_tokens - 1 + num_new + 2 * (self.block_tokens - 1)
+            num_tokens = min(num_tokens, seen)
+        return -(-num_tokens // chosen.page_tokens)
+
+    def most_bytes(self, num_tokens: int, num_new: int = 1) -> int:
+        """Bytes that a sequence holds at most up to `num_tokens` tokens, over all groups."""
+        return sum(
+            self.most_pages(g, num_tokens, num_new) * group.page_bytes
+            for g, group in enumerate(self.groups)
+        )
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether the first tokens of a block are worth something without the rest."""
+        return all(group.kind is GroupKind.FULL for group in self.groups)
 
     @property
     def has_state(self) -> bool:

@@ -39,11 +39,6 @@ class HostTier:
         self._entries: dict[int, _Entry] = {}
         self._tickets = count()
 
-    @property
-    def num_entries(self) -> int:
-        """Blocks and sequences held."""
-        return len(self._entries)
-
     def groups(self, ticket: int) -> frozenset[int]:
         """The groups that an entry has contents of."""
         return frozenset(self._entries[ticket].contents)

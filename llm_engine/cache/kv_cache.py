@@ -1,8 +1,8 @@
 """The cache as the scheduler sees it: admit, grow, commit, release. Bookkeeping, no tensors.
 
-Reuse is granted in whole blocks. A partly filled block is computed again rather than copied on
-write: with blocks of 16 tokens that costs at most 15 tokens of prefill, a copy costs a page for
-every sharer, and pages stay immutable once they are shared.
+Whole blocks are shared, and immutable once they are. Of a block that begins like the rest of a
+prompt and then goes another way, the sequence gets a copy: it holds that page anyway, and copying
+is cheaper than computing even one of its tokens.
 """
 
 import logging
@@ -101,6 +101,11 @@ class KVCache:
         return self.pools[0].num_pages
 
     @property
+    def pages_by_group(self) -> Sequence[int]:
+        """Pages of each group, those out of service included."""
+        return [pool.num_pages for pool in self.pools]
+
+    @property
     def page_size(self) -> int:
         """Tokens of a page of the first group."""
         return self.layout.groups[0].page_tokens
@@ -129,20 +134,25 @@ class KVCache:
         if self._swaps.has(seq.seq_id):
             return self._resume(seq)
         takes_part = self.has_prefix_cache and not seq.wants_prompt_logits
-        match = self._lookup.match(seq) if takes_part else Match((), 0, None, 0)
+        match = self._lookup.match(seq) if takes_part else Match()
         block = self.layout.block_tokens
         if match.leader is not None and match.leader != seq.seq_id:
             tokens = match.leader_blocks * block
             return Admission(False, leader=match.leader, leader_tokens=tokens)
-        holding = self._allocator.hold(seq, match, takes_part)
+        holding, num_tokens = None, match.num_blocks * block
+        if match.branch is not None:
+            holding = self._allocator.hold_with_branch(seq, match)
+            num_tokens += match.num_branch_tokens if holding else 0
+        if holding is None:
+            holding = self._allocator.hold(seq, match, takes_part)
         if holding is None:
             return Admission(False)
         self._holdings[seq.seq_id] = holding
         if not seq.has_run:
-            self._count(seq, match, takes_part)
+            self._count(seq, match, num_tokens, takes_part)
         if takes_part:
             self._recorder.announce(holding, seq)
-        return Admission(True, num_tokens=match.num_blocks * block)
+        return Admission(True, num_tokens=num_tokens)
 
     def num_reusable(self, seq: ScheduledSequence) -> int:
         """How many tokens of a sequence are here or under way; it need not be admitted."""
@@ -209,7 +219,7 @@ class KVCache:
                 pass
             self.storage.give_back(group, pool.resize(target))
             counts.append(pool.num_usable // per_block)
-        return min(counts)
+        return min(counts, default=num_blocks)
 
     def give_back_free(self) -> None:
         """Return the memory behind free pages to the system."""
@@ -260,7 +270,9 @@ class KVCache:
         self._holdings[seq.seq_id] = holding
         return Admission(True, num_tokens=seq.num_computed)
 
-    def _count(self, seq: ScheduledSequence, match: Match, takes_part: bool) -> None:
+    def _count(
+        self, seq: ScheduledSequence, match: Match, num_tokens: int, takes_part: bool
+    ) -> None:
         counters = self.counters
         counters.num_prompt_tokens += seq.num_prompt_tokens
         if not takes_part:
@@ -274,7 +286,7 @@ class KVCache:
             for node in reversed(match.path[: match.num_blocks]):
                 self.tree.touch(node)
             limit = self._lookup.reusable_limit(seq) * self.layout.block_tokens
-            counters.count_hit(match.num_blocks * self.layout.block_tokens, limit)
+            counters.count_hit(num_tokens, limit)
             self._watch.hit()
             return
         cause = self._lookup.miss_cause(seq, match, num_common)

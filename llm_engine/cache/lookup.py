@@ -1,6 +1,9 @@
 """Finding what of a prompt is computed already, and why the rest is not."""
 
+from array import array
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
+from itertools import islice
 
 from llm_engine.cache.boundary import reusable_blocks
 from llm_engine.cache.counters import MissCause
@@ -11,6 +14,7 @@ from llm_engine.cache.tree import PrefixTree, Root
 from llm_engine.sequence import Sequence
 
 _ROOTS_SEARCHED = 64
+_CHILDREN_SEARCHED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +23,16 @@ class Match:
 
     `path` holds the ready ones, the first `num_blocks` of which every group can give.
     `leader` is the sequence that is computing more of this prompt right now, up to
-    `leader_blocks` blocks; None if there is none.
+    `leader_blocks` blocks; None if there is none. `branch` is a block after those that begins with
+    the next `num_branch_tokens` tokens and then goes another way; None if there is none.
     """
 
-    path: tuple[Node, ...]
-    num_blocks: int
-    leader: int | None
-    leader_blocks: int
+    path: tuple[Node, ...] = ()
+    num_blocks: int = 0
+    leader: int | None = None
+    leader_blocks: int = 0
+    branch: Node | None = None
+    num_branch_tokens: int = 0
 
 
 class Lookup:
@@ -56,7 +63,26 @@ class Lookup:
             elif leader is None:
                 path.append(node)
         held = [self._groups(node) for node in path]
-        return Match(tuple(path), reusable_blocks(self._layout, held), leader, leader_blocks)
+        num_blocks = reusable_blocks(self._layout, held)
+        if leader is not None or num_blocks < len(path) or not path:
+            return Match(tuple(path), num_blocks, leader, leader_blocks)
+        branch, num_tokens = self._branch(path[-1], seq)
+        return Match(tuple(path), num_blocks, branch=branch, num_branch_tokens=num_tokens)
+
+    def _branch(self, node: Node, seq: Sequence) -> tuple[Node | None, int]:
+        """The child with the most of the next tokens, which are not all of its own."""
+        if not self._layout.is_divisible:
+            return None, 0
+        start = node.depth * self._layout.block_tokens
+        end = min(start + self._layout.block_tokens, len(seq.token_ids) - 1)
+        wanted = array("I", seq.token_ids[start:end])
+        best, longest = None, 0
+        for child in islice(reversed(node.children.values()), _CHILDREN_SEARCHED):
+            if child.is_ready and child.is_on_device:
+                length = _num_common(wanted, array("I", child.key))
+                if length > longest:
+                    best, longest = child, length
+        return best, longest
 
     def miss_cause(self, seq: Sequence, match: Match, num_common_tokens: int) -> MissCause:
         """Why a sequence that may use the cache found nothing."""
@@ -92,6 +118,12 @@ class Lookup:
             assert node.host is not None
             return self._host.groups(node.host)
         return frozenset(group for group, pages in enumerate(node.pages) if pages is not None)
+
+
+def _num_common(one: Tokens[int], other: Tokens[int]) -> int:
+    """How many numbers both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (mine, theirs) in pairs if mine != theirs), min(len(one), len(other)))
 
 
 def root_name(seq: Sequence) -> Root:

@@ -24,6 +24,11 @@ class SequenceCache(Protocol):
         ...
 
     @property
+    def pages_by_group(self) -> Sequence[int]:
+        """Pages of each group in each part, those out of service included."""
+        ...
+
+    @property
     def page_size(self) -> int:
         """Tokens of a page of the first group."""
         ...

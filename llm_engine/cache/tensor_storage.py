@@ -46,3 +46,27 @@ class TensorStorage:
 
     def _check(self, group: int) -> None:
         assert group == 0, f"group {group} has no tensors here"
+
+
+class GroupedStorage:
+    """The memory of several groups. Implements `llm_engine.cache.storage.PageStorage`."""
+
+    def __init__(self, groups: Sequence[TensorStorage]) -> None:
+        """Serve the groups, in the order of the cache's layout."""
+        self._groups = list(groups)
+
+    def copy_out(self, group: int, pages: Sequence[int]) -> list[torch.Tensor]:
+        """See `TensorStorage`."""
+        return self._groups[group].copy_out(0, pages)
+
+    def copy_in(self, group: int, pages: Sequence[int], contents: Sequence[torch.Tensor]) -> None:
+        """See `TensorStorage`."""
+        self._groups[group].copy_in(0, pages, contents)
+
+    def copy(self, group: int, source: int, target: int) -> None:
+        """See `TensorStorage`."""
+        self._groups[group].copy(0, source, target)
+
+    def give_back(self, group: int, pages: Sequence[int]) -> None:
+        """See `TensorStorage`."""
+        self._groups[group].give_back(0, pages)

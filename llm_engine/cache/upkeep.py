@@ -27,7 +27,6 @@ class CacheKeeper:
         clock: Callable[[], float],
     ) -> None:
         """Keep at least `min_blocks` in service and `low_bytes` of the machine free."""
-        self.num_changes = 0
         self._cache = cache
         self._min_blocks = min_blocks
         self._low_bytes = low_bytes
@@ -50,7 +49,6 @@ class CacheKeeper:
         num_blocks = blocks_to_serve(pressure)
         if num_blocks != pressure.num_blocks:
             self._cache.resize(num_blocks)
-            self.num_changes += 1
         self._num_evicted = self._cache.tree.num_evicted_blocks
 
     def _look(self) -> Pressure:

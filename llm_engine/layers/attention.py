@@ -4,7 +4,7 @@
 # H query heads, K key/value heads, D head dim, L layers, P pages in all, M pages of the longest
 # row, Z page size.
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from kernels.ops.rotary_insert import Insertion, Rotation
 from llm_engine.layers.single_decode import SingleDecode
 from llm_engine.memory.lazy_tensor import LazyTensor
 from llm_engine.model_config import ModelConfig
+from llm_engine.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,23 @@ class AttentionSpan:
 
 
 class PagedCache:
-    """Keys and values of all layers: (L, P, Z, 2, K, D), so a page is one block of memory."""
+    """Keys and values of each layer: (P, Z, 2, K, D), so a page is one block of memory."""
 
     def __init__(
-        self, config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype
+        self,
+        config: ModelConfig,
+        num_pages: int | Sequence[int],
+        page_size: int,
+        dtype: torch.dtype,
     ) -> None:
-        """Reserve all pages, zeroed: masked positions must hold finite numbers."""
-        shape = (num_pages, page_size, 2, config.num_kv_heads, config.head_dim)
-        self.reservations = [LazyTensor(shape, dtype) for _ in range(config.num_layers)]
+        """Reserve all pages, zeroed: masked positions must hold finite numbers.
+
+        `num_pages` are those of every layer, or of each by itself.
+        """
+        if isinstance(num_pages, int):
+            num_pages = [num_pages] * config.num_layers
+        page = (page_size, 2, config.num_kv_heads, config.head_dim)
+        self.reservations = [LazyTensor((count, *page), dtype) for count in num_pages]
         self.layers = [reserved.tensor for reserved in self.reservations]
         self.page_size = page_size
         self.head_dim = config.head_dim
@@ -47,8 +57,12 @@ class PagedCache:
     @staticmethod
     def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
         """Bytes that one token takes in all layers."""
-        per_layer = 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
-        return config.num_layers * per_layer
+        return config.num_layers * PagedCache.layer_bytes_per_token(config, dtype)
+
+    @staticmethod
+    def layer_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+        """Bytes that one token takes in a layer."""
+        return 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
 class AttentionOps(Protocol):
@@ -87,27 +101,26 @@ class PagedAttention:
         spans: Sequence[AttentionSpan],
         ops: AttentionOps,
         rotation: Rotation,
+        *,
+        windowed: "WindowedSpans | None" = None,
+        sinks: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Prepare slots, lengths and page tables, which all layers share."""
+        """Prepare slots, lengths and page tables, which all layers of a kind share.
+
+        `windowed` is the same step in the pages of layers with a window; `sinks` (H,) are each
+        layer's, or none.
+        """
         self._rotation = rotation
         self._layers = cache.layers
-        self._page_size = cache.page_size
         self._ops = ops
         self._scale = cache.head_dim**-0.5
-        slots = [slot for span in spans for slot in self._slots(span)]
-        self._insertion = Insertion(slots=torch.tensor(slots, dtype=torch.int64))
-        decodes = list(takewhile(lambda span: span.num_tokens == 1, spans))
-        chunks = spans[len(decodes) :]
-        self._num_decodes = len(decodes)
-        self._decode_pages = self._pages(decodes) if decodes else None
-        self._single: SingleDecode | None = None
-        if len(decodes) == 1 and ops.single_decode is not None:
-            (span,) = decodes
-            pages = span.pages[: -(-span.end // self._page_size)]
-            self._single = ops.single_decode(pages, span.end)
-        self._chunk_pages = self._pages(chunks) if chunks else None
-        bounds = [0, *accumulate(span.num_tokens for span in chunks)]
-        self._chunk_bounds = torch.tensor(bounds, dtype=torch.int32)
+        self._sinks = sinks
+        self._windows = windowed and windowed.windows
+        self._full = _PagedStep(spans, cache.page_size, ops.single_decode)
+        self._windowed = self._full
+        if windowed is not None:
+            tokens = windowed.windows.tokens
+            self._windowed = _PagedStep(windowed.spans, cache.page_size, None, window=tokens)
 
     def __call__(
         self,
@@ -121,40 +134,88 @@ class PagedAttention:
 
     @property
     def slots(self) -> torch.Tensor:
-        """Where the step's keys and values lie in a layer's cache, page after page."""
-        return self._insertion.slots
+        """Where the step's keys and values lie in a full layer's cache, page after page."""
+        return self._full.insertion.slots
 
     def store(
         self, layer: int, q_NHD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor
     ) -> torch.Tensor:
         """Turn queries and keys, and store the keys and values; returns the queries (N, H, D)."""
         cache_PZ2KD = self._layers[layer]
+        insertion = self._step_of(layer).insertion
         q_NHD, _, _ = self._ops.rotary_insert(
-            q_NHD, k_NKD, v_NKD, cache_PZ2KD, rotation=self._rotation, insertion=self._insertion
+            q_NHD, k_NKD, v_NKD, cache_PZ2KD, rotation=self._rotation, insertion=insertion
         )
         return q_NHD
 
     def attend(self, layer: int, q_NHD: torch.Tensor) -> torch.Tensor:
         """Attention of turned queries over what is stored. Shapes: q and result (N, H, D)."""
-        cache_PZ2KD = self._layers[layer]
-        if self._single is not None and self._chunk_pages is None:
-            return self._single(q_NHD, cache_PZ2KD)
+        cache_PZ2KD, step = self._layers[layer], self._step_of(layer)
+        options = self._options(layer)
+        if step.single is not None and step.chunk_pages is None:
+            return step.single(q_NHD, cache_PZ2KD)
         outputs: list[torch.Tensor] = []
-        if self._single is not None:
-            outputs.append(self._single(q_NHD[:1], cache_PZ2KD))
-        elif self._decode_pages is not None:
-            q_BHD = q_NHD[: self._num_decodes]
-            o_BHD, _ = self._ops.paged_decode(
-                q_BHD, cache_PZ2KD, *self._decode_pages, scale=self._scale
-            )
+        if step.single is not None:
+            outputs.append(step.single(q_NHD[:1], cache_PZ2KD))
+        elif step.decode_pages is not None:
+            q_BHD = q_NHD[: step.num_decodes]
+            o_BHD, _ = self._ops.paged_decode(q_BHD, cache_PZ2KD, *step.decode_pages, **options)
             outputs.append(o_BHD)
-        if self._chunk_pages is not None:
-            q_QHD = q_NHD[self._num_decodes :]
+        if step.chunk_pages is not None:
+            q_QHD = q_NHD[step.num_decodes :]
             o_QHD, _ = self._ops.paged_prefill(
-                q_QHD, cache_PZ2KD, self._chunk_bounds, *self._chunk_pages, scale=self._scale
+                q_QHD, cache_PZ2KD, step.chunk_bounds, *step.chunk_pages, **options
             )
             outputs.append(o_QHD)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _step_of(self, layer: int) -> "_PagedStep":
+        is_windowed = self._windows is not None and layer in self._windows.layers
+        return self._windowed if is_windowed else self._full
+
+    def _options(self, layer: int) -> Mapping[str, Any]:
+        """Scale, window and sinks, the last two only where there are any."""
+        options: dict[str, Any] = {"scale": self._scale}
+        if self._windows is not None and (window := self._windows.of(layer)):
+            options["window"] = window
+        if self._sinks:
+            options["sink_H"] = self._sinks[layer]
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedSpans:
+    """A step's spans over the pages of layers with windows; those out of sight may be absent."""
+
+    windows: Windows
+    spans: Sequence[AttentionSpan]
+
+
+class _PagedStep:
+    """What layers of one kind share in a step: where its rows lie, and which pages they see."""
+
+    def __init__(
+        self,
+        spans: Sequence[AttentionSpan],
+        page_size: int,
+        single_decode: type[SingleDecode] | None,
+        *,
+        window: int | None = None,
+    ) -> None:
+        self._page_size, self._window = page_size, window
+        slots = [slot for span in spans for slot in self._slots(span)]
+        self.insertion = Insertion(slots=torch.tensor(slots, dtype=torch.int64))
+        decodes = list(takewhile(lambda span: span.num_tokens == 1, spans))
+        chunks = spans[len(decodes) :]
+        self.num_decodes = len(decodes)
+        self.decode_pages = self._pages(decodes) if decodes else None
+        self.single: SingleDecode | None = None
+        if len(decodes) == 1 and single_decode is not None:
+            (span,) = decodes
+            self.single = single_decode(span.pages[: -(-span.end // page_size)], span.end)
+        self.chunk_pages = self._pages(chunks) if chunks else None
+        bounds = [0, *accumulate(span.num_tokens for span in chunks)]
+        self.chunk_bounds = torch.tensor(bounds, dtype=torch.int32)
 
     def _slots(self, span: AttentionSpan) -> list[int]:
         size = self._page_size
@@ -164,9 +225,21 @@ class PagedAttention:
         ]
 
     def _pages(self, spans: Sequence[AttentionSpan]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Lengths (B) and page table (B, M), padded with page 0."""
-        lengths = [span.end for span in spans]
-        rows = [[*span.pages[: -(-span.end // self._page_size)]] for span in spans]
+        """Lengths (B) and page table (B, M), padded with page 0.
+
+        Both count from the first page that the window of a span's first row reaches: what lies
+        before it is neither read nor masked.
+        """
+        size = self._page_size
+        skipped = [self._num_skipped(span) for span in spans]
+        pairs = list(zip(spans, skipped, strict=True))
+        lengths = [span.end - skip * size for span, skip in pairs]
+        rows = [[*span.pages[skip : -(-span.end // size)]] for span, skip in pairs]
         longest = max(len(row) for row in rows)
         table = [row + [0] * (longest - len(row)) for row in rows]
         return torch.tensor(lengths, dtype=torch.int32), torch.tensor(table, dtype=torch.int32)
+
+    def _num_skipped(self, span: AttentionSpan) -> int:
+        if self._window is None:
+            return 0
+        return max(0, span.start - self._window + 1) // self._page_size

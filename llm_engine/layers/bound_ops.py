@@ -166,8 +166,11 @@ def bind_ops(
             functions[name] = turn_and_insert
         elif name not in ("gemm", "moe_gemm", "sampler"):
             functions[name] = spec.find(decision.chosen).load()
+    if config.gate.options:
+        functions["swiglu"] = partial(functions["swiglu"], **config.gate.options)
     single_decode = None
-    if asked.get("paged_decode", AUTO) == AUTO and not is_native:
+    is_plain = config.windows is None and not config.has_sinks
+    if asked.get("paged_decode", AUTO) == AUTO and not is_native and is_plain:
         single_decode = SingleDecode
         decisions.append(ledger.record(decide_single_decode(decisions, cases["paged_decode"])))
     composed = TorchBlocks(config, functions["rms_norm"], functions["swiglu"])

@@ -37,7 +37,7 @@ def make_invariant(
 
     Raises: InvalidConfig where this machine's products fail a test of it.
     """
-    check_products(_router(model) if ops.is_native else _products(model), dtype)
+    check_model(model, dtype, is_native=ops.is_native)
     swiglu = by_one_thread(ops.swiglu)
     blocks = TorchBlocks(model, ops.rms_norm, swiglu, in_tiles)
     reasons = [_EXPERTS] if model.moe is not None else []
@@ -64,6 +64,14 @@ def make_invariant(
         mlp_block=blocks.mlp_block,
         native_stack=None,
     )
+
+
+def check_model(model: ModelConfig, dtype: torch.dtype, *, is_native: bool) -> None:
+    """Try products of a model's sizes, with `is_native` those that the native kernels leave.
+
+    Raises: InvalidConfig as `check_products`.
+    """
+    check_products(_router(model) if is_native else _products(model), dtype)
 
 
 def check_products(shapes: Iterable[tuple[int, int]], dtype: torch.dtype) -> None:

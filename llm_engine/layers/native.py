@@ -45,9 +45,13 @@ class NativeCache:
     @staticmethod
     def bytes_per_token(config: ModelConfig) -> int:
         """Bytes that one token takes in all layers."""
+        return config.num_layers * NativeCache.layer_bytes_per_token(config)
+
+    @staticmethod
+    def layer_bytes_per_token(config: ModelConfig) -> int:
+        """Bytes that one token takes in a layer."""
         words = config.head_dim + SCALE_WORDS
-        per_layer = 2 * config.num_kv_heads * words * CACHE_DTYPE.itemsize
-        return config.num_layers * per_layer
+        return 2 * config.num_kv_heads * words * CACHE_DTYPE.itemsize
 
 
 def head_shape(config: ModelConfig, page_size: int) -> HeadShape:

@@ -124,14 +124,15 @@ def op_cases(config: ModelConfig, dtype: str, sizes: OpSizes) -> dict[str, Case]
     tokens, page = {"T": sizes.chunk_tokens}, {"page": sizes.page_size}
     paged = {"S": sizes.context} | heads | page
     product = {"M": sizes.chunk_tokens, "N": 2 * config.intermediate_size, "K": config.hidden_size}
-    is_plain = {"window": "none", "sink": "none"}
+    masked = {"window": _yes(config.windows is not None), "sink": _yes(config.has_sinks)}
+    gate = {"clamp": _yes(config.gate.clamp is not None), "gain": _yes(config.gate.has_gain)}
     rotary = {"style": "half", "qk_norm": "none", "inverse": "none", "cache": dtype}
     asked: dict[str, tuple[dict[str, int], dict[str, str]]] = {
         "rms_norm": (tokens | {"D": config.hidden_size}, {"quant": "none", "residual": "yes"}),
-        "swiglu": (tokens | {"I": config.intermediate_size}, {"clamp": "none", "quant": "none"}),
+        "swiglu": (tokens | {"I": config.intermediate_size}, gate | {"quant": "none"}),
         "rotary_insert": (tokens | heads | {"R": config.head_dim} | page, rotary),
-        "paged_prefill": (tokens | paged, is_plain),
-        "paged_decode": ({"B": sizes.num_seqs} | paged, is_plain),
+        "paged_prefill": (tokens | paged, masked),
+        "paged_decode": ({"B": sizes.num_seqs} | paged, masked),
         "gemm": (product, {}),
         "sampler": ({"B": sizes.num_seqs, "V": config.vocab_size}, {"top": "yes"}),
     }
@@ -144,3 +145,7 @@ def op_cases(config: ModelConfig, dtype: str, sizes: OpSizes) -> dict[str, Case]
         name: Case(dtype="fp32" if name == "sampler" else dtype, sizes=numbers, options=options)
         for name, (numbers, options) in asked.items()
     }
+
+
+def _yes(is_there: bool) -> str:
+    return "yes" if is_there else "none"

@@ -35,6 +35,12 @@ def choose_weights(
         problems.append(f"the files do not hold every linear map in a quantised form{over}")
     if config.dtype != "auto":
         problems.append(f"dtype is {config.dtype}: an explicit dtype means unpacked weights")
+    windows, wanted = model.windows, config.max_model_len
+    if windows is not None and wanted is not None and wanted > windows.tokens:
+        problems.append(
+            f"native attention has no windows, and max_model_len is {wanted}, beyond the model's "
+            f"of {windows.tokens}"
+        )
     problems += [
         f"{block.what}: {reason}"
         for block in blocks
@@ -64,6 +70,8 @@ def block_cases(
         "attention_block": {**wide, **heads, "page": page_size},
         "mlp_block": {**wide, "I": model.intermediate_size},
     }
+    if model.has_sinks:
+        options["sink"] = "yes"
     return {name: Case(dtype="fp32", sizes=n, options=options) for name, n in sizes.items()}
 
 

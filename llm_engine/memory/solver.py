@@ -1,5 +1,6 @@
 """How many pages of cache to serve, how many to reserve, and how long a sequence may become."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from llm_engine.errors import InvalidConfig
@@ -14,12 +15,37 @@ _FULL_SEQUENCES = 4  # that fit at once at a length the solver has chosen itself
 class Capacity:
     """Pages of the cache in service and reserved, and the longest sequence, in tokens.
 
-    Reserved pages cost address space; they come into service while memory is to be had.
+    Reserved pages cost address space; they come into service while memory is to be had. The layers
+    with windows have `num_window_pages`; where all layers have them, the other two say the same.
     """
 
     num_pages: int
     max_model_len: int
     num_reserved: int
+    num_window_pages: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPages:
+    """What the layers with windows ask for. Units: bytes of a page, pages.
+
+    A sequence that answers holds `answer_pages` at most, one whose prompt is computed
+    `prompt_pages`; of what full layers hold, `kept_share` stays for reuse.
+    """
+
+    page_bytes: int
+    answer_pages: int
+    prompt_pages: int
+    kept_share: float
+
+    def wanted(self, num_pages: int, num_seqs: int) -> int:
+        """Pages that serve so many sequences and never wait, beside `num_pages` of full layers."""
+        kept = int(self.kept_share * num_pages)
+        return min(num_pages, num_seqs * self.answer_pages + self.prompt_pages + kept)
+
+    def least(self, num_pages: int) -> int:
+        """Pages without which the longest sequence, of `num_pages`, could not go on."""
+        return min(num_pages, max(self.answer_pages, self.prompt_pages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +53,8 @@ class CapacityQuestion:
     """What the solver is asked. Units: tokens and bytes; `fixed_bytes` is all but the cache.
 
     `max_model_len` and `cache_bytes` are None where they are to be chosen. The pages of the longest
-    sequence take `prompt_page_bytes` each once more, out of the cache's memory.
+    sequence take `prompt_page_bytes` each once more, out of the cache's memory. `page_bytes` are
+    those of the layers that see everything, 0 where there are none; `window` those of the others.
     """
 
     model_context: int
@@ -39,6 +66,7 @@ class CapacityQuestion:
     max_model_len: int | None = None
     cache_bytes: int | None = None
     prompt_page_bytes: int = 0
+    window: WindowPages | None = None
 
     @property
     def left_bytes(self) -> int:
@@ -70,14 +98,20 @@ def solve_capacity(question: CapacityQuestion) -> Capacity:
     prompt_bytes = _pages(question, length) * question.prompt_page_bytes
     full_pages = question.max_num_seqs * _pages(question, length)
     budget_bytes = question.budget_bytes - prompt_bytes
-    budget_pages = _tokens(question, budget_bytes) // question.page_tokens
-    num_pages = max(_pages(question, length), min(full_pages, budget_pages))
+    num_pages = max(_pages(question, length), min(full_pages, _fitting(question, budget_bytes)))
+    num_window_pages = _window_pages(question, num_pages, budget_bytes)
+    if not question.page_bytes:
+        return Capacity(num_window_pages, length, num_window_pages, num_window_pages)
     reserved = num_pages
     if question.cache_bytes is None:
         grown_bytes = int(question.left_bytes * GROWN_SHARE) - prompt_bytes
-        most = _tokens(question, grown_bytes) // question.page_tokens
-        reserved = max(num_pages, min(full_pages, most))
-    return Capacity(num_pages=num_pages, max_model_len=length, num_reserved=reserved)
+        reserved = max(num_pages, min(full_pages, _fitting(question, grown_bytes)))
+    return Capacity(
+        num_pages=num_pages,
+        max_model_len=length,
+        num_reserved=reserved,
+        num_window_pages=num_window_pages,
+    )
 
 
 def _choose_length(question: CapacityQuestion, num_tokens: int) -> int:
@@ -89,14 +123,47 @@ def _pages(question: CapacityQuestion, num_tokens: int) -> int:
     return -(-num_tokens // question.page_tokens)
 
 
-def _tokens(question: CapacityQuestion, size_bytes: int) -> int:
-    return size_bytes // question.page_bytes * question.page_tokens
+def _fitting(question: CapacityQuestion, size_bytes: int) -> int:
+    """Pages of full layers that fit, with those of the windows of as many sequences as may run."""
+    window, num_seqs = question.window, question.max_num_seqs
+    if window is None:
+        return size_bytes // question.page_bytes
+
+    def cost(num_pages: int) -> int:
+        return num_pages * question.page_bytes + window.wanted(num_pages, num_seqs) * (
+            window.page_bytes
+        )
+
+    most = num_seqs * _pages(question, question.model_context)
+    return max(0, bisect_right(range(most + 1), size_bytes, key=cost) - 1)
+
+
+def _window_pages(question: CapacityQuestion, num_pages: int, size_bytes: int) -> int:
+    """Pages of the layers with windows beside so many of the full ones."""
+    window = question.window
+    if window is None:
+        return 0
+    wanted = window.wanted(num_pages, question.max_num_seqs)
+    fitting = (size_bytes - num_pages * question.page_bytes) // window.page_bytes
+    return max(window.least(num_pages), min(wanted, fitting))
+
+
+def _sequence_bytes(question: CapacityQuestion, num_pages: int) -> int:
+    """What a sequence of so many pages takes, with all that its pages take beside them."""
+    size_bytes = num_pages * (question.page_bytes + question.prompt_page_bytes)
+    if question.window is not None:
+        size_bytes += question.window.least(num_pages) * question.window.page_bytes
+    return size_bytes
 
 
 def _longest(question: CapacityQuestion, size_bytes: int) -> int:
-    """The tokens of the longest sequence that fits, with all that its pages take."""
-    page_bytes = question.page_bytes + question.prompt_page_bytes
-    return size_bytes // page_bytes * question.page_tokens
+    """The tokens of the longest sequence that fits."""
+    if question.window is None:
+        page_bytes = question.page_bytes + question.prompt_page_bytes
+        return size_bytes // page_bytes * question.page_tokens
+    most = _pages(question, question.model_context)
+    fits = bisect_right(range(most + 1), size_bytes, key=lambda n: _sequence_bytes(question, n))
+    return max(0, fits - 1) * question.page_tokens
 
 
 def _check_context(question: CapacityQuestion) -> None:
@@ -116,14 +183,14 @@ def _check_size(question: CapacityQuestion) -> None:
         f"kv_cache_bytes is {asked}, but {question.left_bytes} bytes are left: "
         f"{question.available_bytes} are available and {question.fixed_bytes} go to weights, "
         f"workspace and safety; the largest cache that fits holds "
-        f"{_tokens(question, question.left_bytes)} tokens: lower kv_cache_bytes or leave it out"
+        f"{_fitting(question, question.left_bytes) * question.page_tokens} tokens: lower "
+        "kv_cache_bytes or leave it out"
     )
 
 
 def _too_small(question: CapacityQuestion, num_tokens: int) -> str:
     wanted = max(2, question.max_model_len or 2)
-    page_bytes = question.page_bytes + question.prompt_page_bytes
-    needed_bytes = page_bytes * _pages(question, wanted)
+    needed_bytes = _sequence_bytes(question, _pages(question, wanted))
     largest = min(num_tokens, question.model_context)
     if question.cache_bytes is not None:
         return (

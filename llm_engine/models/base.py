@@ -14,10 +14,14 @@ from llm_engine.weights.checkpoint import Checkpoint
 
 
 class CausalModel(Protocol):
-    """A decoder-only language model. It holds weights and no state of any request."""
+    """A decoder-only language model. It holds weights and no state of any request.
+
+    `sinks` are each layer's, float32 (H,), where the model has any.
+    """
 
     config: ModelConfig
     rotary: Rotary
+    sinks: tuple[torch.Tensor, ...]
 
     @classmethod
     def load(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Self:

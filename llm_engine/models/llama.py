@@ -25,6 +25,7 @@ class LlamaModel:
         """Keep the weights."""
         self.config = config
         self.rotary = ends.rotary
+        self.sinks: tuple[torch.Tensor, ...] = ()
         self._layers = layers
         self._ends = ends
 

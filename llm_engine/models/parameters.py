@@ -45,18 +45,17 @@ class Parameters:
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Parameters":
-        """Those of a model of the Llama family, with head norms and experts where it has them."""
+        """Those of a model of the Llama family, with norms, experts and sinks where it has them."""
         linears = dict(_linears(config))
         weights = {f"{name}.weight": shape for name, shape in (*_norms(config), *linears.items())}
         weights["model.embed_tokens.weight"] = (config.vocab_size, config.hidden_size)
         if not config.is_tied:
             weights["lm_head.weight"] = (config.vocab_size, config.hidden_size)
         biases = {f"{name}.bias": shape[:1] for name, shape in linears.items()}
-        if config.has_qkv_bias:
-            needed = [
-                name for name in biases if name.split(".")[-2] in ("q_proj", "k_proj", "v_proj")
-            ]
-            weights |= {name: biases.pop(name) for name in needed}
+        needed = [name for name in biases if _is_needed(config, name)]
+        weights |= {name: biases.pop(name) for name in needed}
+        if config.has_sinks:
+            weights |= {f"{name}.self_attn.sinks": (config.num_heads,) for name in _layers(config)}
         return cls(weights, biases)
 
     def check(self, checkpoint: Checkpoint) -> None:
@@ -118,11 +117,24 @@ def _planned_bytes(stored: StoredTensor, dtype: torch.dtype, *, packed: bool) ->
     return num_values * dtype.itemsize
 
 
+def _layers(config: ModelConfig) -> list[str]:
+    return [f"model.layers.{layer}" for layer in range(config.num_layers)]
+
+
+def _is_needed(config: ModelConfig, bias: str) -> bool:
+    """Whether the config asks for a bias, so that a file without it is refused."""
+    part = bias.split(".")[-2]
+    if part in ("q_proj", "k_proj", "v_proj"):
+        return config.has_qkv_bias
+    if part == "o_proj":
+        return config.has_out_bias
+    return config.moe is not None and config.moe.has_biases
+
+
 def _norms(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     wide, head = (config.hidden_size,), (config.head_dim,)
     yield "model.norm", wide
-    for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}"
+    for prefix in _layers(config):
         yield f"{prefix}.input_layernorm", wide
         yield f"{prefix}.post_attention_layernorm", wide
         if config.has_head_norms:
@@ -134,8 +146,7 @@ def _linears(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     wide = config.hidden_size
     q_rows = config.num_heads * config.head_dim
     kv_rows = config.num_kv_heads * config.head_dim
-    for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}"
+    for layer, prefix in enumerate(_layers(config)):
         yield f"{prefix}.self_attn.q_proj", (q_rows, wide)
         yield f"{prefix}.self_attn.k_proj", (kv_rows, wide)
         yield f"{prefix}.self_attn.v_proj", (kv_rows, wide)
@@ -144,7 +155,7 @@ def _linears(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield from _mlp(f"{prefix}.mlp", wide, config.intermediate_size)
             continue
         yield f"{prefix}.mlp.gate", (config.moe.num_experts, wide)
-        for expert in range(config.moe.num_experts):
+        for expert in range(config.moe.num_held(layer)):
             name = f"{prefix}.mlp.experts.{expert}"
             yield from _mlp(name, wide, config.moe.intermediate_size)
 

@@ -11,6 +11,7 @@ MODELS = {
     "Qwen2ForCausalLM": ("llm_engine.models.llama", "LlamaModel"),  # with biases on q, k and v
     "Qwen3ForCausalLM": ("llm_engine.models.llama", "LlamaModel"),  # with norms on q and k
     "Qwen3MoeForCausalLM": ("llm_engine.models.qwen3_moe", "Qwen3MoeModel"),
+    "GptOssForCausalLM": ("llm_engine.models.gpt_oss", "GptOssModel"),
 }
 
 

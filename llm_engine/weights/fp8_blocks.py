@@ -17,7 +17,11 @@ from llm_engine.errors import UnsupportedModel
 
 FP8_KIND = "F8_E4M3"
 SCALE_SUFFIX = "_scale_inv"
-_SUPPORTED = "supported: none, and fp8 with a square weight_block_size such as [128, 128]"
+MXFP4_METHOD = "mxfp4"
+_SUPPORTED = (
+    "supported: none, fp8 with a square weight_block_size such as [128, 128], and mxfp4 experts of "
+    "gpt-oss"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Fp8Blocks:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self | None:
-        """None for a model that is not quantised.
+        """None for a model that is not quantised, or in MXFP4: see `stacked_experts`.
 
         Raises: UnsupportedModel for any other quantisation, naming it.
         """
@@ -37,6 +41,8 @@ class Fp8Blocks:
             return None
         settings = cast(Mapping[str, Any], raw)
         method = settings.get("quant_method")
+        if method == MXFP4_METHOD:
+            return None
         if method != "fp8":
             raise UnsupportedModel(f"weights are quantised with {method!r}; {_SUPPORTED}")
         form = settings.get("fmt", "e4m3")

@@ -11,11 +11,12 @@ from safetensors import SafetensorError, safe_open
 
 from llm_engine.errors import UnsupportedModel
 from llm_engine.weights.checkpoint import BlockWeights, StoredTensor, TakenNames
-from llm_engine.weights.fp8_blocks import FP8_KIND, SCALE_SUFFIX, Fp8Blocks
+from llm_engine.weights.fp8_blocks import FP8_KIND, MXFP4_METHOD, SCALE_SUFFIX, Fp8Blocks
 from llm_engine.weights.safetensors_shard import stored_tensor
 
 INDEX_NAME = "model.safetensors.index.json"
 _KINDS = ("F64", "F32", "F16", "BF16")
+_BYTES_KIND = "U8"
 
 
 class SafetensorsCheckpoint:
@@ -34,6 +35,8 @@ class SafetensorsCheckpoint:
         self.config: Mapping[str, Any] = _read_json(folder / "config.json")
         self.eos_token_ids = _eos_token_ids(folder, self.config)
         self._fp8 = Fp8Blocks.from_config(self.config)
+        quantisation = self.config.get("quantization_config") or {}
+        self._has_bytes = quantisation.get("quant_method") == MXFP4_METHOD
         self._folder = folder
         self._shards: dict[str, Any] = {}
 
@@ -51,10 +54,14 @@ class SafetensorsCheckpoint:
         return self._names.has(name)
 
     def take(self, name: str) -> torch.Tensor:
-        """Read one tensor in the file's dtype, or in float32 where it lies in FP8 blocks."""
+        """Read one tensor in the file's dtype, or in float32 where it lies in FP8 blocks.
+
+        The bytes of MXFP4 come out as they are.
+        """
         stored = self.stored(name)
         is_fp8 = stored.kind == FP8_KIND and self._fp8 is not None
-        if not is_fp8 and stored.kind not in _KINDS:
+        is_bytes = stored.kind == _BYTES_KIND and self._has_bytes
+        if not is_fp8 and not is_bytes and stored.kind not in _KINDS:
             raise UnsupportedModel(
                 f"{self._folder} stores {name} as {stored.kind}; supported: {', '.join(_KINDS)}, "
                 f"and {FP8_KIND} with a quantization_config of method fp8"

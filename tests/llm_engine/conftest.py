@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from llm_engine.answers.answers import Answers
+from llm_engine.cache.geometry import cache_layout
 from llm_engine.config import EngineConfig
 from llm_engine.engine import LLMEngine
 from llm_engine.loader import LoadedModel, load_model
+from llm_engine.model_config import ModelConfig
 from llm_engine.prompt import PreparedRequest
 from llm_engine.sequence import Chunk, Sequence
 from llm_engine.types import Finished, GenerationRequest, SamplingParams, TextDelta
@@ -49,7 +51,7 @@ TINY = {
 def make_tiny() -> Callable[..., Any]:
     """Builds a transformers model of random float32 weights; keywords override the config.
 
-    `family` is the name of its classes: Llama, Mistral, Qwen2, Qwen3, Qwen3Moe.
+    `family` is the name of its classes: Llama, Mistral, Qwen2, Qwen3, Qwen3Moe, GptOss.
     """
     import transformers
 
@@ -183,14 +185,19 @@ def smollm2_oracle() -> Any:
 
 
 class _ScatteredPages:
-    """Pages of one sequence, spread over the cache in an order of their own."""
+    """Pages of one sequence, spread over the cache in an order of their own, in every group."""
 
     page_size = 16
     num_pages = 101
 
-    def table(self, seq_id: int) -> list[int]:
+    def __init__(self, config: ModelConfig) -> None:
+        self.layout = cache_layout(config, page_tokens=self.page_size, layer_token_bytes=1)
+        self.pages_by_group = [self.num_pages] * len(self.layout.groups)
+
+    def table(self, seq_id: int, group: int = 0) -> list[int]:
         """Page i of the sequence; 37 and 101 have no common factor, so none comes twice."""
-        return [(37 * i + 5 * seq_id) % self.num_pages for i in range(self.num_pages)]
+        first = 5 * seq_id + 11 * group
+        return [(37 * i + first) % self.num_pages for i in range(self.num_pages)]
 
 
 @pytest.fixture(scope="session")
@@ -212,7 +219,7 @@ def logits_of() -> Callable[..., torch.Tensor]:
         adapter: str | None = None,
         is_native: bool = False,
     ) -> torch.Tensor:
-        pages: Any = _ScatteredPages()
+        pages: Any = _ScatteredPages(model.config)
         limits = OpSizes(chunk_tokens=512, num_seqs=4, context=400, page_size=pages.page_size)
         ops = bind_ops(model.config, dtype, limits, asked={}, ledger=Ledger(), is_native=is_native)
         runner = Runner(model, pages, dtype, ops, adapters)

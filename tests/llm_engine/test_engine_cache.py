@@ -123,7 +123,7 @@ def test_cached_tokens_are_in_the_usage(tiny_engine: Build) -> None:
         next(e for _, e in engine.generate([requests()[0]]) if isinstance(e, Finished))
         for _ in range(2)
     )
-    assert (first.cached_tokens, second.cached_tokens) == (0, 60)
+    assert (first.cached_tokens, second.cached_tokens) == (0, 62)
     assert engine.describe_cache()["min_reusable_prefix"] == 4
     engine.clear_cache()
     assert engine.stats().kv_pages_cached == 0
@@ -149,7 +149,7 @@ def test_choices_compute_their_prompt_once(tiny_engine: Build) -> None:
 
 def test_tenants_can_be_kept_apart(tiny_engine: Build) -> None:
     engine = tiny_engine(isolate_tenants=True)
-    for tenant, expected_hit in (("x", 0), ("y", 0), ("x", 60)):
+    for tenant, expected_hit in (("x", 0), ("y", 0), ("x", 62)):
         events = engine.generate([requests(tenant=tenant)[0]])
         assert [e.cached_tokens for _, e in events if isinstance(e, Finished)] == [expected_hit]
 

@@ -27,7 +27,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": {},
     "Qwen3": {"head_dim": 24},
     "Qwen3Moe": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    # Windows several times shorter than the prompts; in the first, every second layer has one.
+    "GptOss": {
+        "intermediate_size": 32,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "sliding_window": 10,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 8.0,
+            "truncate": False,
+            "original_max_position_embeddings": 64,
+        },
+    },
+    "Qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
 }
+WINDOWED = {"Mistral": {"sliding_window": 13}}
 WHOLE = 4096
 
 
@@ -101,10 +117,36 @@ def tiny(request: pytest.FixtureRequest, make_tiny: Any, save_byte_tokenizer: An
     """A tiny random model of a family, as transformers and as the engine loads it."""
     family: str = request.param
     folder = request.getfixturevalue("tmp_path_factory").mktemp(family)
-    oracle = make_tiny(family, **FAMILIES[family])
+    oracle = make_tiny(family, **(FAMILIES | WINDOWED)[family])
     oracle.save_pretrained(folder)
     save_byte_tokenizer(Path(folder))
     return oracle, load_model(EngineConfig(model=str(folder), dtype="float32"))
+
+
+def _serve_twice(tiny: tuple[Any, LoadedModel], tokens_of: Any, **settings: Any) -> LLMEngine:
+    """Check the answers of prompts that share beginnings, the second time with what was kept."""
+    oracle, loaded = tiny
+    shared = [(11 * i) % 251 for i in range(70)]
+    prompts: Prompts = {
+        "whole": tuple(shared),
+        "partial": (*shared[:41], 5, 6, 7),
+        "longer": (*shared, 1, 2, 3, 1, 2, 3, 1, 2),
+        "other": tuple(range(33)),
+        "one": (9,),
+    }
+    config = EngineConfig(model="tiny", dtype="float32", page_size=4, max_model_len=128, **settings)
+    engine = LLMEngine(loaded, config)
+    for turn in ("first", "again"):
+        requests = _requests(prompts, 20, turn)
+        answers = tokens_of(_staggered(engine, requests))
+        _check(oracle, {name + turn: prompt for name, prompt in prompts.items()}, answers)
+    engine.check_integrity()
+    return engine
+
+
+def _token_bytes(loaded: LoadedModel) -> int:
+    """Bytes of a token in all three layers."""
+    return 2 * 3 * loaded.model.config.num_kv_heads * loaded.model.config.head_dim * 4
 
 
 @pytest.mark.parametrize(
@@ -121,36 +163,49 @@ def test_every_combination_equals_transformers(
     preempted: bool,
     speculation: str,
 ) -> None:
-    oracle, loaded = tiny
-    shared = [(11 * i) % 251 for i in range(70)]
-    prompts: Prompts = {
-        "whole": tuple(shared),
-        "partial": (*shared[:41], 5, 6, 7),
-        "longer": (*shared, 1, 2, 3, 1, 2, 3, 1, 2),
-        "other": tuple(range(33)),
-        "one": (9,),
-    }
-    token_bytes = 2 * 3 * loaded.model.config.num_kv_heads * loaded.model.config.head_dim * 4
-    config = EngineConfig(
-        model="tiny",
-        dtype="float32",
-        page_size=4,
-        max_model_len=128,
+    engine = _serve_twice(
+        tiny,
+        tokens_of,
         prefill_chunk_tokens=chunk,
         prefix_cache=prefix_cache,
         speculation=speculation,
-        kv_cache_bytes=token_bytes * (132 if preempted else 2000),
+        kv_cache_bytes=_token_bytes(tiny[1]) * (132 if preempted else 2000),
     )
-    engine = LLMEngine(loaded, config)
-    for turn in ("first", "again"):
-        requests = _requests(prompts, 20, turn)
-        answers = tokens_of(_staggered(engine, requests))
-        _check(oracle, {name + turn: prompt for name, prompt in prompts.items()}, answers)
     stats = engine.stats()
     assert (stats.preemptions_total > 0) is preempted
     if not preempted:
         assert (stats.prefix_hits_total > 0) is prefix_cache
-    engine.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("chunk", "num_tokens"), [(16, 40), (16, 2000), (WHOLE, 2000)], ids=["tight", "16", "whole"]
+)
+@pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.parametrize("speculation", ["off", "ngram"])
+@pytest.mark.parametrize("tiny", ["Mistral"], indirect=True)
+def test_windows_in_all_layers_equal_transformers(
+    tiny: tuple[Any, LoadedModel],
+    tokens_of: Callable[..., Any],
+    *,
+    chunk: int,
+    num_tokens: int,
+    prefix_cache: bool,
+    speculation: str,
+) -> None:
+    """A cache of 40 tokens serves sequences of 98, of which a window of 13 is seen."""
+    engine = _serve_twice(
+        tiny,
+        tokens_of,
+        prefill_chunk_tokens=chunk,
+        prefix_cache=prefix_cache,
+        speculation=speculation,
+        kv_cache_bytes=_token_bytes(tiny[1]) * num_tokens,
+    )
+    stats = engine.stats()
+    assert stats.kv_pages_total * 4 <= num_tokens
+    assert (stats.preemptions_total > 0) is (num_tokens == 40)
+    if num_tokens > 40:
+        assert (stats.prefix_hits_total > 0) is prefix_cache
 
 
 @pytest.mark.slow

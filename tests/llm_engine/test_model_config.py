@@ -44,21 +44,61 @@ def test_a_missing_field_is_named() -> None:
         ModelConfig.from_mapping({"hidden_size": 8, "num_attention_heads": 2})
 
 
+SLIDES = "sliding_attention"
+FULL = "full_attention"
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"sliding_window": 512}, 512),
-        ({"sliding_window": 512, "use_sliding_window": False}, 4096),
-        ({"sliding_window": 512, "use_sliding_window": True}, 512),
-        ({"sliding_window": None}, 4096),
-        ({"sliding_window": 512, "layer_types": ["full_attention"]}, 4096),
-        ({"sliding_window": 512, "layer_types": ["sliding_attention"]}, 512),
-        ({"sliding_window": 8192}, 4096),
+        ({"sliding_window": 512}, {0, 1, 2, 3}),
+        ({"sliding_window": None}, None),
+        ({"sliding_window": 0}, None),
+        ({"sliding_window": 512, "use_sliding_window": False}, None),
+        ({"sliding_window": 512, "use_sliding_window": True}, {0, 1, 2, 3}),
+        ({"sliding_window": 512, "layer_types": [FULL] * 4}, None),
+        ({"sliding_window": 512, "layer_types": [SLIDES, FULL, FULL, SLIDES]}, {0, 3}),
+        (
+            {"sliding_window": 512, "use_sliding_window": False, "layer_types": [SLIDES] * 4},
+            None,
+        ),
+        ({"sliding_window": 4096}, None),
+        ({"sliding_window": 512, "max_window_layers": 2}, {0, 1, 2, 3}),
+        (
+            {
+                "architectures": ["Qwen2ForCausalLM"],
+                "sliding_window": 512,
+                "use_sliding_window": True,
+                "max_window_layers": 3,
+            },
+            {3},
+        ),
+        (
+            {
+                "architectures": ["GptOssForCausalLM"],
+                "sliding_window": 128,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+            },
+            {0, 2},
+        ),
     ],
 )
-def test_a_sliding_window_bounds_the_context(change: dict[str, Any], expected: int) -> None:
-    """Within the window, full attention is the model's; beyond it would not be."""
-    assert ModelConfig.from_mapping(BASE | change).max_position == expected
+def test_which_layers_have_a_window(change: dict[str, Any], expected: set[int] | None) -> None:
+    """A window as long as the context is none."""
+    config = ModelConfig.from_mapping(BASE | {"num_hidden_layers": 4} | change)
+    assert config.max_position == 4096
+    assert (config.windows and set(config.windows.layers)) == expected
+    if config.windows is not None:
+        assert config.windows.tokens == change["sliding_window"]
+        bounded = config.within_window()
+        assert (bounded.windows, bounded.max_position) == (None, change["sliding_window"])
+
+
+def test_fewer_layer_types_than_layers_are_refused() -> None:
+    change = {"num_hidden_layers": 3, "sliding_window": 8, "layer_types": [SLIDES]}
+    with pytest.raises(UnsupportedModel, match="layer_types names 1 layers, the model has 3"):
+        ModelConfig.from_mapping(BASE | change)
 
 
 def test_yarn_stretches_the_context() -> None:

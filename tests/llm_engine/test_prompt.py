@@ -58,13 +58,6 @@ def test_three_kinds_of_prompt(preparer: Preparer, request_of) -> None:
     assert bytes(preparer.prepare(request_of(prompt_text="é")).prompt_ids) == "é".encode()
 
 
-@pytest.mark.parametrize("role", ["system", "user", "assistant"])
-def test_parts_equal_the_joined_string(role: str, preparer: Preparer, request_of) -> None:
-    parts = preparer.prepare(request_of(ChatMessage.from_parts(role, ["a ", "b"]), USER))
-    whole = preparer.prepare(request_of(ChatMessage(role, "a b"), USER))
-    assert parts.prompt_ids == whole.prompt_ids
-
-
 def test_one_assistant_message_alone_is_served(preparer: Preparer, request_of) -> None:
     prepared = preparer.prepare(request_of(ChatMessage("assistant", "hello")))
     assert bytes(prepared.prompt_ids) == b"[assistant]hello[assistant]"
@@ -177,10 +170,14 @@ def test_ids_outside_the_vocabulary(name: str, preparer: Preparer, request_of) -
 def test_a_prompt_over_the_limit_says_both_numbers(tiny_loaded: LoadedModel, request_of) -> None:
     short = _preparer(tiny_loaded, max_model_len=16)
     long_user = ChatMessage("user", "x" * 100)
-    for fields in ({"messages": (long_user,)}, {"prompt_text": "x" * 117}):
+    for param, fields in (
+        ("messages", {"messages": (long_user,)}),
+        ("prompt", {"prompt_text": "x" * 117}),
+    ):
         with pytest.raises(ContextLengthExceeded, match=r"117 tokens.* 16 tokens") as raised:
             short.prepare(request_of(**fields))
         assert (raised.value.prompt_tokens, raised.value.max_model_len) == (117, 16)
+        assert raised.value.param == param
     fits = short.prepare(request_of(prompt_text="x" * 10, params={"max_tokens": 100}))
     assert fits.max_total_tokens == 16
     assert (

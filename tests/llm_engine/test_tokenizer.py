@@ -1,5 +1,6 @@
 """Texts to tokens and back, and the bytes of a token."""
 
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -22,6 +23,20 @@ def test_special_tokens_are_recognised_and_left_out(tiny_loaded: LoadedModel) ->
     assert tokenizer.decode([*b"ab", 256]) == "ab"
     assert tokenizer.decode([*b"ab", 256], keep_special=True) == "ab<eos>"
     assert tokenizer.special_tokens == {"eos_token": "<eos>"}
+
+
+def test_a_long_prompt_holds_up_no_answer(tiny_loaded: LoadedModel) -> None:
+    tokenizer = tiny_loaded.tokenizer
+    found: list[int] = []
+    reading = Thread(target=lambda: found.extend(tokenizer.encode_text("word " * 400_000)))
+    reading.start()
+    num_decoded = 0
+    while reading.is_alive():
+        assert tokenizer.decode([*b"ab"]) == "ab"
+        num_decoded += 1
+    assert bytes(found) == b"word " * 400_000
+    # With a lock around both, or the GIL held, one of them would wait for the other's end.
+    assert num_decoded > 50
 
 
 @pytest.mark.slow

@@ -53,10 +53,6 @@ def test_a_request_has_exactly_one_prompt() -> None:
             GenerationRequest("a", messages, tokens, params)
 
 
-def test_parts_equal_the_joined_string() -> None:
-    assert ChatMessage.from_parts("user", ["a", " b"]) == ChatMessage("user", "a b")
-
-
 @pytest.mark.parametrize(
     "settings",
     [{"model": ""}, {"dtype": "int3"}, {"max_num_seqs": 0}, {"page_size": -1}, {"num_threads": 0}],

@@ -54,6 +54,7 @@ SPEC = OpSpec(
                 on_backends("cpu"),
                 dtype_in("fp32"),
                 option_in("weights", "packed"),
+                option_in("sink", "none"),
                 multiple_of("C", 32, "groups of columns"),
                 multiple_of("D", 32, "groups of columns"),
                 multiple_of("page", 16, "keys of 16 positions lie side by side"),

@@ -9,9 +9,17 @@ if TYPE_CHECKING:
 
 
 def swiglu(
-    x_T2I: torch.Tensor, *, clamp: float | None = None, quant: str = "none", impl: str = "auto"
+    x_T2I: torch.Tensor,
+    *,
+    clamp: float | None = None,
+    gain: float = 1.0,
+    shift: float = 0.0,
+    quant: str = "none",
+    impl: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """y = silu(min(g, c)) · clamp(u, -c, c) with x = (g | u); without `clamp`, silu(g) · u.
+    """y = g · sigmoid(gain · g) · (u + shift), x = (g | u): silu(g) · u unless more is asked for.
+
+    With `clamp` c, min(g, c) and clamp(u, -c, c) take the places of g and u.
 
     Shapes: x (T, 2I), the gate first, with any row stride. Returns (y, scales): y (T, I) in x's
     dtype, or e4m3 / int8 with `quant`; scales (T, ceil(I/128)) for "fp8", (T, 1) for "int8",
@@ -19,7 +27,8 @@ def swiglu(
     Numerics: float32, rounded once; error ≤ 2× that of plain torch in the same dtype.
     Cost: x is read once, y written once.
     Raises: ShapeError for other shapes; ImplUnavailable when `impl` cannot serve the case.
-    Source: Shazeer 2020, arXiv:2002.05202, section 2; the clamp as in DeepSeek-V4's experts.
+    Source: Shazeer 2020, arXiv:2002.05202, section 2; the clamp as in DeepSeek-V4's experts,
+    gain and shift as in gpt-oss's.
     """
     from kernels.checks import check_shape
     from kernels.dtypes import DTYPE_NAMES
@@ -31,9 +40,14 @@ def swiglu(
     rows, doubled = x_T2I.shape
     if doubled % 2:
         raise ShapeError(f"x has {doubled} columns; gate and up need an even number")
-    options = {"clamp": "none" if clamp is None else "yes", "quant": quant}
+    has_gain = (gain, shift) != (1.0, 0.0)
+    options = {
+        "clamp": "none" if clamp is None else "yes",
+        "gain": "yes" if has_gain else "none",
+        "quant": quant,
+    }
     sizes = {"T": rows, "I": doubled // 2}
     run = implementation(
         SPEC, x_T2I.device, DTYPE_NAMES[x_T2I.dtype], sizes=sizes, options=options, asked=impl
     )
-    return run(x_T2I, clamp=clamp, quant=quant)
+    return run(x_T2I, clamp=clamp, gain=gain, shift=shift, quant=quant)

@@ -84,6 +84,8 @@ SPEC = OpSpec(
         _case("bf16", 5, 384, quant="fp8", clamp="yes"),
         _case("fp32", 2, 1100, quant="fp8"),
         _case("fp16", 2, 123),
+        _case("bf16", 6, 300, clamp="yes", gain="yes"),
+        _case("fp32", 3, 96, gain="yes"),
         _case("fp32", 0, 64),
     ),
     peers=("liger_kernel",),
@@ -96,13 +98,20 @@ _SIGNATURE = {
     "x_stride": "i32",
     "num_columns": "i32",
     "num_groups": "i32",
-    "clamp": "fp32",
+    **dict.fromkeys(("clamp", "gain", "shift"), "fp32"),
 }
 _NO_E4M3 = "this family has no e4m3fn conversion: rows are quantised to int8 there"
 
 
 def _build(
-    name: str, *, quant: int, tile: tuple[int, int], y: str, warps: int, clamp: bool = False
+    name: str,
+    *,
+    quant: int,
+    tile: tuple[int, int],
+    y: str,
+    warps: int,
+    clamp: bool = False,
+    gain: bool = False,
 ) -> Build:
     return Build(
         name=name,
@@ -110,6 +119,7 @@ def _build(
         signature=_SIGNATURE | {"y_ptr": y},
         constexprs={
             "HAS_CLAMP": clamp,
+            "HAS_GAIN": gain,
             "QUANT": quant,
             "LIMIT": 127.0 if quant == 2 else 448.0,
             "GROUPS": tile[0],
@@ -124,6 +134,7 @@ def _build(
 BUILDS = (
     _build("any I", quant=0, tile=(1, 1024), y="*bf16", warps=4),
     _build("any I clamp", quant=0, tile=(1, 1024), y="*bf16", warps=4, clamp=True),
+    _build("any I clamp gain", quant=0, tile=(1, 1024), y="*bf16", warps=4, clamp=True, gain=True),
     _build("any I fp8 clamp", quant=1, tile=(8, 128), y="*fp8e4nv", warps=4, clamp=True),
     _build("I2048 int8 clamp", quant=2, tile=(1, 2048), y="*i8", warps=4, clamp=True),
     _build("I14336 int8", quant=2, tile=(1, 16384), y="*i8", warps=16),

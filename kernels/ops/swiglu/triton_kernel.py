@@ -21,7 +21,10 @@ def swiglu_kernel(
     num_columns,
     num_groups,
     clamp,
+    gain,
+    shift,
     HAS_CLAMP: tl.constexpr,
+    HAS_GAIN: tl.constexpr,
     QUANT: tl.constexpr,  # 0 none, 1 fp8 in groups, 2 int8 by row
     LIMIT: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -38,7 +41,10 @@ def swiglu_kernel(
     if HAS_CLAMP:
         gate = tl.minimum(gate, clamp)
         up = tl.minimum(tl.maximum(up, -clamp), clamp)
-    y = gate / (1.0 + tl.exp(-gate)) * up
+    if HAS_GAIN:
+        y = gate / (1.0 + tl.exp(-gain * gate)) * (up + shift)
+    else:
+        y = gate / (1.0 + tl.exp(-gate)) * up
     if QUANT != 0:
         largest = tl.max(tl.abs(y), axis=1)
         scale = tl.where(largest > 0, largest / LIMIT, 1.0)
@@ -71,7 +77,12 @@ def num_warps(width: int, quant: str) -> int:
 
 
 def swiglu(
-    x_T2I: torch.Tensor, *, clamp: float | None = None, quant: str = "none"
+    x_T2I: torch.Tensor,
+    *,
+    clamp: float | None = None,
+    gain: float = 1.0,
+    shift: float = 0.0,
+    quant: str = "none",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Launch programs over rows and columns. See `kernels.ops.swiglu.swiglu` for the contract."""
     num_rows, width = x_T2I.shape[0], x_T2I.shape[1] // 2
@@ -93,7 +104,10 @@ def swiglu(
         width,
         num_groups,
         0.0 if clamp is None else float(clamp),
+        float(gain),
+        float(shift),
         HAS_CLAMP=clamp is not None,
+        HAS_GAIN=(gain, shift) != (1.0, 0.0),
         QUANT=QUANT_CODES[quant],
         LIMIT=INT8_LIMIT if quant == "int8" else FP8_LIMIT,
         GROUPS=groups,

@@ -69,11 +69,42 @@ def test_a_resent_prompt_is_computed_from_its_last_block_on() -> None:
     cache = single(20)
     assert serve(cache, list(range(18))) == 0
     assert serve(cache, list(range(18))) == 16
-    assert serve(cache, list(range(16))) == 12  # the last token is always computed
-    assert serve(cache, [*range(10), 99, 98, 97]) == 8
+    assert serve(cache, list(range(16))) == 15  # the last token is always computed
+    assert serve(cache, [*range(10), 99, 98, 97]) == 10
     assert cache.counters.num_hits == 3
     assert cache.counters.num_partial_hits == 1
-    assert cache.counters.num_hit_tokens == 36
+    assert cache.counters.num_hit_tokens == 41
+
+
+def test_the_first_tokens_of_another_block_are_copied() -> None:
+    cache = single(20)
+    serve(cache, [*range(8), 1, 1, 1, 1])
+    serve(cache, [*range(8), 1, 1, 2, 2])
+    before = cache.storage.copies
+    cached = {page for node in cache.tree.nodes.values() for page in node.pages[0] or ()}
+    seq = Sequence(next(_ids), [*range(8), 1, 1, 2, 3, 3], 13, 14)
+    assert cache.admit(seq).num_tokens == 11
+    assert cache.storage.copies == before + 1
+    assert set(cache.table(seq.seq_id)[:2]) <= cached
+    assert not cached & set(cache.table(seq.seq_id)[2:])
+
+
+def test_a_block_that_must_make_room_is_not_copied() -> None:
+    cache = single(3)
+    serve(cache, [*range(4), 1, 1, 1, 1])
+    running = Sequence(next(_ids), [7], 1, 4)
+    assert cache.admit(running).is_admitted
+    assert serve(cache, [*range(4), 1, 1, 2]) == 4
+
+
+def test_begun_blocks_are_reused_where_no_group_minds() -> None:
+    groups = (
+        CacheGroup(name="full", kind=GroupKind.FULL, page_tokens=BLOCK, page_bytes=1),
+        CacheGroup(name="compressed", kind=GroupKind.COMPRESSED, page_tokens=BLOCK, page_bytes=1),
+    )
+    cache = KVCache(CacheLayout(groups), [20, 20])
+    serve(cache, list(range(12)))
+    assert serve(cache, [*range(10), 99, 98]) == 8
 
 
 def test_every_kind_of_group_gives_a_hit_where_a_sequence_ended() -> None:

@@ -90,5 +90,5 @@ def test_incomplete_blocks_are_refused(
     ],
 )
 def test_other_quantisations_are_refused_by_name(settings: dict[str, Any], name: str) -> None:
-    with pytest.raises(UnsupportedModel, match=f"{name}.*; supported: none, and fp8"):
+    with pytest.raises(UnsupportedModel, match=f"{name}.*; supported: none, fp8"):
         Fp8Blocks.from_config({"quantization_config": settings})
