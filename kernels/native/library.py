@@ -20,6 +20,7 @@ class Weight(Structure):
         ("bias", c_void_p),
         ("num_rows", c_int64),
         ("num_columns", c_int64),
+        ("panel_stride", c_int64),
         ("bits", c_int32),
         ("group", c_int32),
         ("has_minima", c_int32),

@@ -4,27 +4,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
+from typing import Self
 
 import torch
 
 from llm_engine.adapters.adapter_set import AdapterSet, StepAdapters
-from llm_engine.layers.step import Adapters
+from llm_engine.layers.tiles import OverRows, at_once
+from llm_engine.parallel.layout import Layout
+from llm_engine.parallel.place import Place
 from llm_engine.parallel.step_command import StepCommand
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlaces:
+    """Whose rows a rank computes what for, as places among those that have rows of a step.
+
+    Attention for its own; MLPs and experts for those of one place after the other.
+    """
+
+    own: int
+    mlp: tuple[int, ...]
+    experts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, layout: Layout, place: Place) -> Self:
+        """Places run along cp within dp; experts that are dealt out see everybody's rows."""
+        along_dp = tuple(dp * layout.cp + place.cp for dp in range(layout.dp))
+        everyone = tuple(range(layout.dp * layout.cp))
+        return cls(
+            own=place.dp * layout.cp + place.cp,
+            mlp=along_dp,
+            experts=everyone if layout.ep > 1 else along_dp,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RowAdapters:
     """See `llm_engine.layers.step.Adapters`: a map's rows may be the rank's own, or all ranks'.
 
-    None for rows of which no one uses an adapter.
+    None for rows of which no one uses an adapter. `numbers_N` are those of the own rows, 0 for
+    none; `of_numbers` is what rows that arrive with theirs add.
     """
 
     attention: StepAdapters | None
     mlp: StepAdapters | None
     experts: StepAdapters | None
+    numbers_N: torch.Tensor
+    of_numbers: Callable[[Sequence[int]], StepAdapters | None]
 
     def update(self, layer: int, part: str, x_NI: torch.Tensor, y_NO: torch.Tensor) -> torch.Tensor:
         """See the protocol."""
@@ -50,15 +80,12 @@ def step_adapters(
     adapters: AdapterSet,
     command: StepCommand,
     shared: Sequence[Sequence[int]],
-    own: int,
-    *,
-    gathers_mlp: bool,
-    gathers_experts: bool,
-) -> Adapters | None:
+    places: RowPlaces,
+    over_rows: OverRows = at_once,
+) -> RowAdapters | None:
     """What a rank adds in a step, None where nobody in it uses an adapter.
 
-    `shared` are the rows of each rank, `own` this one's place; MLPs and experts are computed for
-    its own rows, or for those of all ranks, one rank after the other.
+    `shared` are the rows of each place; `over_rows` is how updates are applied to rows.
     """
     if not command.adapters:
         return None
@@ -67,20 +94,28 @@ def step_adapters(
         for span, number in zip(command.spans, command.adapters, strict=True)
         for _ in range(span.num_tokens)
     ]
-    names = sorted(adapters.names)
+    of_numbers = partial(_of_numbers, adapters, sorted(adapters.names), over_rows)
 
-    def of(rows: Sequence[int]) -> StepAdapters | None:
-        runs = groupby(by_row[row] for row in rows)
-        uses = [(names[number - 1] if number else None, len(list(run))) for number, run in runs]
-        return adapters.for_step(uses)
+    def of(wanted: tuple[int, ...]) -> StepAdapters | None:
+        return of_numbers([by_row[row] for place in wanted for row in shared[place]])
 
-    mine = of(shared[own])
-    if not gathers_mlp and not gathers_experts:
-        return mine
-    everyone = of([row for rows in shared for row in rows])
+    found = {wanted: of(wanted) for wanted in {(places.own,), places.mlp, places.experts}}
     return RowAdapters(
-        mine, everyone if gathers_mlp else mine, everyone if gathers_experts else mine
+        attention=found[places.own,],
+        mlp=found[places.mlp],
+        experts=found[places.experts],
+        numbers_N=torch.tensor([by_row[row] for row in shared[places.own]], dtype=torch.int64),
+        of_numbers=of_numbers,
     )
+
+
+def _of_numbers(
+    adapters: AdapterSet, names: Sequence[str], over_rows: OverRows, numbers: Sequence[int]
+) -> StepAdapters | None:
+    uses = [
+        (names[number - 1] if number else None, len(list(run))) for number, run in groupby(numbers)
+    ]
+    return adapters.for_step(uses, over_rows)
 
 
 def adapter_numbers(names: Sequence[str], used: Sequence[str | None]) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from kernels.spec import Tier
 from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.adapters.lora import LoraAdapter
 from llm_engine.adapters.update import Update
-from llm_engine.errors import InvalidConfig
 from llm_engine.model_config import ModelConfig
 from llm_engine.parallel.layout import Layout, PhaseLayouts
 from llm_engine.parallel.shares import WeightShare, phase_share
@@ -45,9 +44,7 @@ class HeldAdapters:
 
         All of them where prompts alone pass through stages: a rank has some layers whole then,
         and slices of the others.
-        Raises: InvalidConfig for adapters of experts to which rows travel alone.
         """
-        _check_experts(whole, layouts)
         every, first = phase_share(config, Layout(), 0), held.layers.start
         if layouts.is_restaged:
             return cls(whole, every, first, config.head_dim)
@@ -88,6 +85,8 @@ def adapter_decision(layouts: PhaseLayouts) -> Decision:
         "A whole and B by rows where a map's outputs are split, A by columns and B whole where its "
         "inputs are: an update is a term of the map's own sum, and adds no exchange",
     )
+    if "a2a" in (layouts.prefill.dispatch, layouts.decode.dispatch):
+        reasons += ("a row that goes to the ranks of its experts takes its adapter's number along",)
     if layouts.is_restaged:
         reasons += ("kept whole, since one phase has layers whole and the other has all in slices",)
     return Decision(
@@ -102,17 +101,6 @@ def adapter_decision(layouts: PhaseLayouts) -> Decision:
         reasons=reasons,
         evidence="run on CPU between processes of one host; over several GPUs or hosts: unverified",
     )
-
-
-def _check_experts(adapters: AdapterSet, layouts: PhaseLayouts) -> None:
-    if "a2a" not in (layouts.prefill.dispatch, layouts.decode.dispatch):
-        return
-    for adapter in adapters.adapters:
-        if any(_EXPERT.fullmatch(part) for _, part in adapter.updates):
-            raise InvalidConfig(
-                f"layout {layouts}: adapter {adapter.name!r} adapts experts, but with a2a rows "
-                "reach their experts without their adapters: leave a2a out"
-            )
 
 
 def _has(share: WeightShare, part: str) -> bool:

@@ -15,10 +15,15 @@ EVIDENCE = "run on CPU between processes of one host; over several GPUs or hosts
 
 
 def layout_decisions(
-    config: ModelConfig, layouts: PhaseLayouts, needs: CacheNeeds, *, asked: str
+    config: ModelConfig,
+    layouts: PhaseLayouts,
+    needs: CacheNeeds,
+    *,
+    asked: str,
+    is_packed: bool = False,
 ) -> list[Decision]:
     """Layouts, the exchange of attention, embedding and head, and how experts are reached."""
-    decisions = [_layout(layouts, asked)]
+    decisions = [_layout(layouts, asked, is_packed=is_packed)]
     if max(layouts.prefill.cp, layouts.decode.cp) > 1:
         before = PhaseLayouts.parse(asked)
         decisions.append(exchange_decision(config, layouts, needs, asked=before))
@@ -26,12 +31,12 @@ def layout_decisions(
         decisions.append(_sequences(layouts))
     if layouts.held_tp > 1:
         decisions.append(_vocabulary(layouts))
-    if config.moe is not None and layouts.prefill.ep > 1:
+    if config.moe is not None and layouts.decode.ep > 1:
         decisions.append(_experts(layouts))
     return decisions
 
 
-def _layout(layouts: PhaseLayouts, asked: str) -> Decision:
+def _layout(layouts: PhaseLayouts, asked: str, *, is_packed: bool) -> Decision:
     reasons = ["sums over ranks are in rank order, in float32, rounded once along each axis"]
     if layouts.is_restaged:
         reasons.append(
@@ -47,7 +52,9 @@ def _layout(layouts: PhaseLayouts, asked: str) -> Decision:
             f"one set of weights, in {layouts.held_tp} shares: the finer phase computes with views "
             "of them, and both find keys and values where the other left them, by head"
         )
-    if layouts.is_hybrid:
+    if layouts.is_hybrid and is_packed:
+        reasons.append("slices of packed matrices begin with their panels and groups: no copies")
+    elif layouts.is_hybrid:
         reasons.append("matrices stay row-major, since slices of a vendor's blocks cannot be taken")
     laid = _decision("layout", str(layouts), tuple(reasons))
     return replace(laid, asked=asked, source="explicit")
@@ -87,14 +94,19 @@ def _vocabulary(layouts: PhaseLayouts) -> Decision:
 
 def _experts(layouts: PhaseLayouts) -> Decision:
     def form(layout: Layout) -> str:
-        if layout.cp == 1:
-            return "all rows on all ranks, one all-reduce"
         if layout.dispatch == "a2a":
             return "rows sent to the ranks of their experts and back"
-        return "rows gathered, sums scattered"
+        if layout.ep == 1:
+            return "whole on the ranks of a stage"
+        if layout.cp * layout.dp > 1:
+            return "rows gathered, sums scattered"
+        return "all rows on all ranks, one all-reduce"
 
     forms = dict.fromkeys(form(layout) for layout in (layouts.prefill, layouts.decode))
-    return _decision("experts", "; ".join(forms), ("as the layout says",))
+    reasons = ("as the layout says",)
+    if layouts.is_restaged:
+        reasons += ("of its stage's layers a rank has more experts than it decodes with",)
+    return _decision("experts", "; ".join(forms), reasons)
 
 
 def _decision(

@@ -1,4 +1,4 @@
-"""A step whose rows are divided by their sequences: each rank attends for its own."""
+"""A step whose rows are divided by their sequences: each part of the ranks attends for its own."""
 
 # N rows of this rank, M of all, H query heads, K key/value heads, D head dim, C channels.
 
@@ -15,8 +15,9 @@ from llm_engine.layers.step import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedStep(Step):
-    """`row_counts` are the rows of each rank along the axis, this one's N among them."""
+    """The rows of each rank along dp, and of all that have other rows; N is among both."""
 
+    dp_counts: tuple[int, ...]
     row_counts: tuple[int, ...]
 
 

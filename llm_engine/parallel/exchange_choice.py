@@ -89,6 +89,7 @@ def exchange_decision(
         reasons += (
             "in each step either keys go around or queries do, whichever is fewer bytes: keys for "
             "many rows, queries for few rows over a long past",
+            _kept_keys(costs["gather"], needs),
         )
     return Decision(
         kind="layout",
@@ -150,6 +151,18 @@ def _choice(
         page = f"page_size {needs.page_size} has no equal parts for {layout.cp} ranks of a ring"
         return "gather", (reason, page)
     return "ring", (reason, f"the longest sequence does not fit on every rank: {room}")
+
+
+def _kept_keys(gather: Form, needs: CacheNeeds) -> str:
+    """Why a ring does not keep the keys that came with earlier chunks: that is what gather does."""
+    needed = needs.context * gather.cached_bytes
+    fits = "which does not fit"
+    if needs.cache_bytes is None or needed <= needs.cache_bytes:
+        fits = "which fits here: leave ring out to have it"
+    return (
+        "keys of the past go around again with each chunk of a prompt: to keep those that came is "
+        f"to gather them, {needed} bytes of the longest sequence on each rank, {fits}"
+    )
 
 
 def _with_rows(layouts: PhaseLayouts) -> Layout:

@@ -14,8 +14,10 @@ from llm_engine.cache.tensor_storage import TensorStorage
 from llm_engine.config import EngineConfig
 from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.bound_ops import BoundOps, bind_ops
+from llm_engine.layers.invariance import make_invariant
 from llm_engine.layers.native import NativeCache
 from llm_engine.layers.op_choice import OpSizes
+from llm_engine.model_config import ModelConfig
 from llm_engine.parallel.exchange_choice import cache_parts
 from llm_engine.parallel.layout import Layout
 from llm_engine.parallel.loading import Share, load_share
@@ -28,6 +30,7 @@ from llm_engine.parallel.rank_ops import RankOps
 from llm_engine.parallel.shares import cached_heads
 from llm_engine.parallel.staged_prompts import StagedPrompts, num_slots
 from llm_engine.parallel.step_command import BrokenCommand, Phase, StepCommand
+from llm_engine.parallel.token_rows import Cache
 
 LOAD_TIMEOUT_S = 900.0  # ranks read their weights from one disk, and none is ahead for long
 
@@ -54,20 +57,14 @@ class RankExecutor:
         `context` is the longest sequence, in tokens. The ledger is told what is decided while
         steps run.
         """
-        cache: PagedCache | NativeCache
-        if ops.is_native:
-            cache = NativeCache(share.cached, num_pages, page_size)
-        else:
-            own_slots = page_size // cache_parts(share.layouts)
-            cache = PagedCache(share.cached, num_pages, own_slots, share.dtype)
+        own_slots = page_size // cache_parts(share.layouts)
+        cache = _cache(share, share.cached, num_pages, own_slots)
         self.storage = TensorStorage(cache.layers, cache.reservations)
         self._groups = groups
         prefill, decode = groups.meshes(share.layouts)
         self._part = prefill.place.dp
 
-        def steps(
-            layout: Layout, mesh: Mesh, cache: PagedCache | NativeCache = cache
-        ) -> PhaseSteps:
+        def steps(layout: Layout, mesh: Mesh, cache: Cache = cache) -> PhaseSteps:
             rank_ops = RankOps(share.whole, share.layouts, layout, mesh, ops)
             along = axis_ranks(layout, mesh.world.group.rank, "cp")
             cp_heads = [cached_heads(share.whole, layout, rank) for rank in along]
@@ -80,9 +77,8 @@ class RankExecutor:
         if share.staged is None:
             in_prompts = steps(share.layouts.prefill, prefill)
         else:
-            assert isinstance(cache, PagedCache), "slices of weights are never packed"
             pages = PromptPages(num_slots(context, page_size), page_size)
-            staged = PagedCache(share.staged, pages.num_slots, page_size, share.dtype)
+            staged = _cache(share, share.staged, pages.num_slots, page_size)
             inner = steps(share.layouts.prefill, prefill, staged)
             world = prefill.world
             in_prompts = self._staged = StagedPrompts(
@@ -144,6 +140,12 @@ class RankExecutor:
                 self.storage.give_back(0, move.pages)
 
 
+def _cache(share: Share, config: ModelConfig, num_pages: int, page_size: int) -> Cache:
+    if share.is_packed:
+        return NativeCache(config, num_pages, page_size)
+    return PagedCache(config, num_pages, page_size, share.dtype)
+
+
 def load_rank(
     config: EngineConfig, communicator: Communicator, join_axis: JoinPart = join_part
 ) -> RankExecutor:
@@ -174,6 +176,8 @@ def load_rank(
         is_native=share.is_packed,
         has_ranks=True,
     )
+    if config.batch_invariant:
+        ops = make_invariant(ops, config, share.cached, share.dtype, ledger)
     return RankExecutor(
         share,
         ops,

@@ -14,10 +14,11 @@ from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.experts import AdaptExpert, Expert, MoeBlock, apply_experts
 from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig
+from llm_engine.parallel.adapter_rows import RowAdapters
 from llm_engine.parallel.divided_step import DividedStep, over_all_rows
 from llm_engine.parallel.layout import Layout
 from llm_engine.parallel.mesh import Mesh
-from llm_engine.parallel.shares import WeightShare, ranges
+from llm_engine.parallel.shares import WeightShare, expert_runs
 
 
 class ExpertExchange:
@@ -38,7 +39,7 @@ class ExpertExchange:
         self._layout, self._mesh, self._ops = layout, mesh, ops
         self._first = share.experts.start
         num_experts = 0 if config.moe is None else config.moe.num_experts
-        runs = ranges(num_experts, layout.ep)
+        runs = expert_runs(num_experts, layout)
         owners = [rank for rank, run in enumerate(runs) for _ in run]
         self._owner_of_E = torch.tensor(owners, dtype=torch.int64)
 
@@ -46,10 +47,14 @@ class ExpertExchange:
         """Shapes: x and result (N, C)."""
         layout, mesh = self._layout, self._mesh
         if layout.dispatch == "a2a":
-            return self._dispatched(block, *self._ops.route(block, x_NC))
+            return self._dispatched(layer, block, step, *self._ops.route(block, x_NC))
         term = partial(self.term, layer, block, step)
         if isinstance(step, DividedStep):
-            return mesh.peers.all_reduce(over_all_rows(mesh.rows, x_NC, step.row_counts, term))
+            if layout.ep == 1:
+                y_NC = over_all_rows(mesh.dp, x_NC, step.dp_counts, term)
+            else:
+                y_NC = over_all_rows(mesh.rows, x_NC, step.row_counts, term)
+            return mesh.peers.all_reduce(y_NC)
         if layout.ep == 1:
             return mesh.tp.all_reduce(term(x_NC))
         if layout.cp == 1:
@@ -78,22 +83,45 @@ class ExpertExchange:
         adapt: AdaptExpert | None = None,
     ) -> torch.Tensor:
         swiglu, first = self._ops.swiglu, self._first
-        return apply_experts(experts, h_NC, ids_Nk, weights_Nk, swiglu, first=first, adapt=adapt)
+        over_rows = self._ops.over_rows
+        return apply_experts(
+            experts,
+            h_NC,
+            ids_Nk,
+            weights_Nk,
+            swiglu,
+            first=first,
+            over_rows=over_rows,
+            adapt=adapt,
+        )
 
     def _dispatched(
-        self, block: MoeBlock, h_NC: torch.Tensor, ids_Nk: torch.Tensor, weights_Nk: torch.Tensor
+        self,
+        layer: int,
+        block: MoeBlock,
+        step: Step,
+        h_NC: torch.Tensor,
+        ids_Nk: torch.Tensor,
+        weights_Nk: torch.Tensor,
     ) -> torch.Tensor:
-        """A row goes once to each rank that has experts of its choice."""
+        """A row goes once to each rank that has experts of its choice, its adapter with it."""
         ranks, num_choices = self._mesh.rows, ids_Nk.shape[1]
+        adapters = step.adapters
         owners_Nk = self._owner_of_E[ids_Nk.long()]
         rows = [(owners_Nk == rank).any(1).nonzero().flatten() for rank in range(ranks.group.size)]
         order, sizes = torch.cat(rows), [len(each) for each in rows]
         # Ids are small whole numbers: exact in float32, so that they travel with the weights.
-        routes = torch.cat((ids_Nk.float(), weights_Nk.float()), dim=1)
+        routes = [ids_Nk.float(), weights_Nk.float()]
+        if isinstance(adapters, RowAdapters):  # on all ranks or on none
+            routes.append(adapters.numbers_N.unsqueeze(1).float())
         h_RC, counts = ranks.all_to_all(h_NC[order], sizes)
-        routes_R, _ = ranks.all_to_all(routes[order], sizes)
-        ids_Rk, weights_Rk = routes_R.split(num_choices, dim=1)
-        y_RC = self._applied(block.experts, h_RC, ids_Rk.long(), weights_Rk)
+        routes_R, _ = ranks.all_to_all(torch.cat(routes, dim=1)[order], sizes)
+        ids_Rk, weights_Rk, numbers_R = routes_R.tensor_split((num_choices, 2 * num_choices), dim=1)
+        adapt = None
+        if isinstance(adapters, RowAdapters):
+            arrived = adapters.of_numbers(numbers_R.flatten().long().tolist())
+            adapt = None if arrived is None else partial(arrived.update_expert, layer)
+        y_RC = self._applied(block.experts, h_RC, ids_Rk.long(), weights_Rk, adapt)
         back, _ = ranks.all_to_all(y_RC, counts)
         y_NC = torch.zeros(h_NC.shape, dtype=torch.float32)
         y_NC.index_add_(0, order, back.float())

@@ -1,6 +1,6 @@
 """Keys and values on their way from the ranks of a stage to those that decode, and back."""
 
-# N tokens, K key/value heads, D head dim, h heads that go from one rank to another.
+# N tokens, h heads that go from one rank to another, W values or bytes of a token's head.
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.collectives.protocol import Communicator
-from llm_engine.layers.attention import PagedCache
+from llm_engine.parallel.token_rows import Cache, token_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class KeyMoves:
         self,
         world: Communicator,
         sources: Sequence[Holding],
-        source: PagedCache,
+        source: Cache,
         targets: Sequence[Holding],
-        target: PagedCache,
+        target: Cache,
     ) -> None:
         """Both holdings are those of all ranks; the caches are this rank's own."""
         self._world = world
         self._sources, self._targets = sources, targets
-        self._source, self._target = source, target
+        self._source, self._target = token_rows(source), token_rows(target)
         layers = sorted({layer for held in sources for layer in held.layers})
         stages = dict.fromkeys(held.layers for held in targets)
         divided = stages if len(stages) > 1 else dict.fromkeys(held.layers for held in sources)
@@ -64,7 +64,6 @@ class KeyMoves:
     def _move(self, layers: Sequence[int], source_N: torch.Tensor, target_N: torch.Tensor) -> None:
         rank, num_ranks = self._world.group.rank, self._world.group.size
         own = self._sources[rank]
-        width = 2 * self._source.head_dim
         parts: list[torch.Tensor] = []
         sizes: list[int] = []
         for to in range(num_ranks):
@@ -75,8 +74,7 @@ class KeyMoves:
             ]
             parts += found
             sizes.append(sum(map(len, found)))
-        first = self._source.layers[0]
-        sent = torch.cat(parts) if parts else first.new_empty(0, width)
+        sent = torch.cat(parts) if parts else self._source.nothing
         arrived, _ = self._world.all_to_all(sent, sizes)
         start = 0
         for sender in range(num_ranks):
@@ -101,15 +99,11 @@ class KeyMoves:
         return range(heads[0], heads[-1] + 1) if heads else range(0)
 
     def _taken(self, layer: int, held: Holding, heads: range, rows_N: torch.Tensor) -> torch.Tensor:
-        """Shapes: result (N h, 2 D)."""
-        slots_2KD = self._source.layers[layer - held.layers.start].flatten(0, 1)
+        """Shapes: result (h N, W)."""
         run = slice(heads.start - held.heads.start, heads.stop - held.heads.start)
-        kv_N2hD = slots_2KD[:, :, run].index_select(0, rows_N)
-        return kv_N2hD.transpose(1, 2).flatten(0, 1).flatten(1)
+        return self._source.take(layer - held.layers.start, run, rows_N)
 
     def _put(self, layer: int, heads: range, rows_N: torch.Tensor, kv: torch.Tensor) -> None:
         held = self._targets[self._world.group.rank]
-        slots_2KD = self._target.layers[layer - held.layers.start].flatten(0, 1)
         run = slice(heads.start - held.heads.start, heads.stop - held.heads.start)
-        kv_N2hD = kv.view(len(rows_N), len(heads), 2, -1).transpose(1, 2)
-        slots_2KD[:, :, run].index_copy_(0, rows_N, kv_N2hD)
+        self._target.put(layer - held.layers.start, run, rows_N, kv)

@@ -26,7 +26,8 @@ class Layout:
     ep: experts are split, over the same ranks as tp and cp; where those are fewer than ep, the
     rest of the model is replicated. pp: layers are split. dp: sequences are split: a rank attends
     for its own with whole heads, or those of its tp share, and caches their keys; channels, experts
-    and head are split over dp and tp ranks together, for all rows.
+    and head are split over dp and tp ranks together, for all rows. Beside cp, the rows of its
+    sequences are split over the cp ranks of its part.
     `exchange` is how cp ranks attend to each other's keys and values, `dispatch` how split rows
     reach split experts: gathered and scattered again (agrs), or each row sent to the ranks of its
     experts (a2a).
@@ -54,10 +55,10 @@ class Layout:
                 f"layout {self}: ep{self.ep} and tp{self.tp} x cp{self.cp} ranks do not divide one "
                 f"another: take ep {self.width} or a divisor of it"
             )
-        if self.dp > 1 and (self.cp > 1 or self.pp > 1 or self.ep > self.width):
+        if self.dp > 1 and (self.pp > 1 or self.ep > self.width):
             raise InvalidConfig(
-                f"layout {self}: sequences are split beside tp, and beside ep over the same ranks: "
-                "leave cp and pp out, as in dp2,tp2,ep4"
+                f"layout {self}: sequences are split over the ranks of one stage, and experts over "
+                "no more than those: leave pp out, as in dp2,tp2,ep4 or dp2,cp2,ep4"
             )
         if self.exchange != "auto" and self.cp == 1:
             raise InvalidConfig(f"layout {self}: {self.exchange!r} is for cp ranks: add cp2")
@@ -81,6 +82,11 @@ class Layout:
     def grain(self) -> int:
         """Into how many shares the finer phase cuts a layer: those of both are whole ones."""
         return self.unit * (self.fold if self.pp > 1 else 1)
+
+    @property
+    def expert_grain(self) -> int:
+        """As `grain`, of experts."""
+        return self.ep * (self.fold if self.pp > 1 else 1)
 
     @property
     def head_grain(self) -> int:
@@ -207,14 +213,22 @@ class PhaseLayouts:
                 f"layout {self}: decoding in {second.pp} stages, of which one works at a time, "
                 f"needs prompts in as many: pp2->tp2, or pp{second.pp} for both"
             )
-        if first.ep > 1 or second.ep > 1:
-            raise InvalidConfig(
-                f"layout {self}: stages and tp ranks share experts by their channels: leave ep out"
-            )
-        if second.tp != wanted.tp or second.cp > 1:
+        if (second.tp, second.cp, second.dp) != (wanted.tp, 1, 1):
             raise InvalidConfig(
                 f"layout {self}: after {first.num_ranks} ranks in stages, each decodes with its "
                 f"own heads of all layers: {first}->{wanted}"
+            )
+        if first.ep > first.width > 1:
+            raise InvalidConfig(
+                f"layout {self}: the {first.ep} ranks that share a stage's experts would have "
+                f"copies of its heads, of which none holds what it decodes with: take "
+                f"ep{first.width}"
+            )
+        shared_out = first.ep * first.pp
+        if second.ep != shared_out and (first.ep, second.ep) != (1, 1):
+            raise InvalidConfig(
+                f"layout {self}: a rank decodes with some of its stage's own experts, {first.ep} "
+                f"shares in each of {first.pp} stages: {first}->{wanted},ep{shared_out}"
             )
 
 

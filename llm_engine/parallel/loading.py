@@ -12,7 +12,6 @@ from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide
 from llm_engine.errors import InvalidConfig
-from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.weight_form import PACKED, choose_weights
 from llm_engine.loader import (
     LoadedModel,
@@ -32,19 +31,22 @@ from llm_engine.parallel.exchange_choice import (
     check_page,
     settled,
 )
+from llm_engine.parallel.invariant_ranks import check_every_rank, check_invariant_layout
 from llm_engine.parallel.layout import PhaseLayouts
 from llm_engine.parallel.overlap_policy import check_overlap
+from llm_engine.parallel.panel_cuts import cuts_groups, cuts_panels
 from llm_engine.parallel.sharded_checkpoint import ShardedCheckpoint, num_parameters
 from llm_engine.parallel.shares import (
     cached_heads,
     check_fit,
-    cuts_groups,
     held_share,
     local_config,
     stage_share,
 )
-from llm_engine.weights.checkpoint import UnpackedCheckpoint
+from llm_engine.parallel.token_rows import bytes_per_token
+from llm_engine.weights.checkpoint import Checkpoint, UnpackedCheckpoint
 from llm_engine.weights.resolve import ModelSource, resolve
+from llm_engine.window_choice import over_ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,9 @@ class Share:
     @property
     def prompt_token_bytes(self) -> int:
         """Bytes beside the cache that a token of the longest sequence takes in its prompt."""
-        return 0 if self.staged is None else PagedCache.bytes_per_token(self.staged, self.dtype)
+        if self.staged is None:
+            return 0
+        return bytes_per_token(self.staged, self.dtype, is_packed=self.is_packed)
 
 
 def check_layout(config: EngineConfig) -> PhaseLayouts:
@@ -105,15 +109,16 @@ def check_layout(config: EngineConfig) -> PhaseLayouts:
             f"layout {layouts} is for {layouts.num_ranks} ranks, a group has 2 to {MAX_RANKS}: "
             "leave layout out for one rank"
         )
-    _refuse_unsupported(config)
-    checkpoint = open_checkpoint(resolve(config.model))
-    whole = ModelConfig.from_mapping(checkpoint.config)
+    source = resolve(config.model)
+    checkpoint = open_checkpoint(source)
+    whole = _whole_model(config, layouts, source, checkpoint)
     checkpoint.close()
     dtype = choose_dtype(config.dtype)
     settled_layouts = settled(whole, layouts, cache_needs(config, whole, dtype))
     check_fit(whole, settled_layouts, layouts.num_ranks)
     check_page(settled_layouts, config.page_size)
     check_overlap(config, settled_layouts.prefill)
+    check_invariant_layout(config, settled_layouts)
     return layouts
 
 
@@ -124,20 +129,21 @@ def load_share(config: EngineConfig, group: Group) -> Share:
         InvalidConfig for a layout that the model, the group or another setting does not allow.
     """
     layouts = PhaseLayouts.parse(config.layout)
-    _refuse_unsupported(config)
     source = resolve(config.model)
     dtype = choose_dtype(config.dtype)
     checkpoint = open_checkpoint(source)
-    whole = ModelConfig.from_mapping(checkpoint.config)
+    whole = _whole_model(config, layouts, source, checkpoint)
     layouts = settled(whole, layouts, cache_needs(config, whole, dtype))
     check_fit(whole, layouts, group.size)
     check_page(layouts, config.page_size)
     check_overlap(config, layouts.prefill)
+    check_invariant_layout(config, layouts)
     parameters = Parameters.of(whole)
     parameters.check(checkpoint)
     facts, total = parameters.facts(checkpoint, dtype), num_parameters(checkpoint, whole)
     held = held_share(whole, layouts, group.rank)
-    local = local_config(whole, held, held.heads)
+    stage, staged = stage_share(whole, layouts, group.rank), None
+    local = local_config(whole, held, held.heads, stage)
     heads = cached_heads(whole, layouts.decode, group.rank)
     cached = local_config(whole, held, heads)
     is_packed = _is_packed(config, whole, cached, layouts, is_quantised=facts.is_quantised)
@@ -145,24 +151,26 @@ def load_share(config: EngineConfig, group: Group) -> Share:
         dtype = torch.float32  # of what lies between the packed products
     else:
         checkpoint = UnpackedCheckpoint(checkpoint)
-    stage, staged = stage_share(whole, layouts, group.rank), None
     if stage is not None:
         staged = local_config(whole, stage, cached_heads(whole, layouts.prefill, group.rank))
     keeps_rows = layouts.is_hybrid
     view = ShardedCheckpoint(checkpoint, whole, held, keeps_rows=keeps_rows, stage=stage)
     own = Parameters.of(local).facts(view, dtype)
-    # Every rank refuses what rank 0 would refuse, so that none waits for another.
+    # Every rank refuses what another would refuse, so that none waits for it.
+    adapters = AdapterSet.load(config.adapters, whole, dtype)
+    check_every_rank(config, whole, layouts, dtype, adapters, is_packed=is_packed)
     decide(
         config,
         cached,
         dtype,
         is_quantised=is_packed,
         weight_bytes=own.packed_bytes if is_packed else own.unpacked_bytes,
-        prompt_token_bytes=0 if staged is None else PagedCache.bytes_per_token(staged, dtype),
+        prompt_token_bytes=0
+        if staged is None
+        else bytes_per_token(staged, dtype, is_packed=is_packed),
         cache_parts=cache_parts(layouts),
         machine=part_of(read_machine_memory(), layouts.num_ranks),
     )
-    adapters = AdapterSet.load(config.adapters, whole, dtype)
     return Share(
         whole=whole,
         cached=cached,
@@ -199,6 +207,18 @@ def part_of(memory: MachineMemory, num_ranks: int) -> MachineMemory:
     )
 
 
+def _whole_model(
+    config: EngineConfig, layouts: PhaseLayouts, source: ModelSource, checkpoint: Checkpoint
+) -> ModelConfig:
+    """The model's sizes; windows where each rank attends with keys of its own, in torch's layout.
+
+    Raises: InvalidConfig where the layout has no windows or sinks, and the model needs them.
+    """
+    model = ModelConfig.from_mapping(checkpoint.config)
+    is_alone = layouts.prefill.cp == 1 and not layouts.is_hybrid
+    return over_ranks(config, model, has_masks=is_alone and source.kind != "gguf")
+
+
 def _is_packed(
     config: EngineConfig,
     whole: ModelConfig,
@@ -212,8 +232,11 @@ def _is_packed(
     Raises: InvalidConfig where packed weights are asked for and cannot be had.
     """
     reasons: list[str] = []
-    if layouts.is_hybrid:
-        reasons.append("one phase computes with slices of the weights, which panels do not have")
+    if layouts.is_hybrid and cuts_panels(whole, layouts):
+        reasons.append(
+            "one phase computes with slices of the weights, which would begin within a panel of "
+            "rows or a group of columns"
+        )
     if layouts.prefill.exchange in ("gather", "ring"):
         reasons.append("keys that other ranks are given lie in torch's layout")
     shares = [held_share(whole, layouts, rank) for rank in range(layouts.num_ranks)]
@@ -225,11 +248,3 @@ def _is_packed(
         )
     is_possible, _ = choose_weights(config, cached, is_quantised=is_quantised)
     return is_possible and not reasons
-
-
-def _refuse_unsupported(config: EngineConfig) -> None:
-    if config.batch_invariant:
-        raise InvalidConfig(
-            f"layout is {config.layout!r}: batch_invariant has no form over ranks: leave one of "
-            "them out"
-        )

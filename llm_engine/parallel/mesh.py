@@ -15,22 +15,23 @@ from llm_engine.parallel.renewable import RenewableCommunicator
 
 # A communicator among some ranks of another's group; every one of them calls it.
 JoinPart = Callable[[Communicator, tuple[int, ...]], Communicator]
-_AXES = ("tp", "cp", "unit", "peers", "rows")
+_AXES = ("tp", "cp", "dp", "unit", "peers", "rows")
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
     """Whom a rank exchanges with in one phase.
 
-    tp and cp: along those axes; unit: the ranks of one tp x cp grid, with dp of all grids of a
+    tp, cp and dp: along those axes; unit: the ranks of one tp x cp grid, with dp of all grids of a
     stage; peers: all that share the rank's layers and rows; rows: those at its place that have
-    other rows, along cp or dp; world: all. `before` and `after` are the world ranks at the same
+    other rows, along dp and cp; world: all. `before` and `after` are the world ranks at the same
     place of the neighbouring stages.
     """
 
     place: Place
     tp: Communicator
     cp: Communicator
+    dp: Communicator
     unit: Communicator
     peers: Communicator
     rows: Communicator
@@ -80,12 +81,14 @@ class Groups:
 
     def _mesh(self, layout: Layout) -> Mesh:
         rank = self._world.group.rank
-        tp, cp, unit, peers, rows = (self._joined[axis_ranks(layout, rank, axis)] for axis in _AXES)
+        along = (self._joined[axis_ranks(layout, rank, axis)] for axis in _AXES)
+        tp, cp, dp, unit, peers, rows = along
         place = Place.of(layout, rank)
         return Mesh(
             place=place,
             tp=tp,
             cp=cp,
+            dp=dp,
             unit=unit,
             peers=peers,
             rows=rows,
@@ -116,10 +119,14 @@ def axis_ranks(layout: Layout, rank: int, axis: str) -> tuple[int, ...]:
             return (other.dp, other.cp) == (mine.dp, mine.cp)
         if other.replica != mine.replica:
             return False
-        is_same_tp = other.tp == mine.tp
-        if axis == "unit" or other.dp != mine.dp:
-            return axis == "unit" or (axis == "rows" and is_same_tp)
-        return other.cp == mine.cp if axis == "tp" else is_same_tp
+        if axis == "unit":
+            return True
+        is_same_tp, is_same_cp = other.tp == mine.tp, other.cp == mine.cp
+        if axis == "rows":
+            return is_same_tp
+        if axis == "dp":
+            return is_same_tp and is_same_cp
+        return other.dp == mine.dp and (is_same_cp if axis == "tp" else is_same_tp)
 
     ranks: Iterable[int] = range(layout.num_ranks)
     return tuple(other for other in ranks if is_along(Place.of(layout, other)))

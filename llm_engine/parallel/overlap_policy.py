@@ -48,7 +48,10 @@ def unserved(layout: Layout) -> Unserved | None:
         reason = "a stage sends a chunk on while it computes the next one"
         return Unserved(reason, alone, hides=True)
     if layout.exchange == "ring":
-        reason = "the ring passes the next keys on while it attends to those in hand"
+        reason = (
+            "the ring passes the next keys on while it attends to those in hand; a second half of "
+            "the rows, to compute meanwhile, would send the keys of the past around once more"
+        )
         return Unserved(reason, alone, hides=True)
     if layout.num_ranks == 1:
         return Unserved("one rank exchanges nothing", alone, hides=True)

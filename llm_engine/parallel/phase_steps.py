@@ -12,12 +12,12 @@ import torch
 from kernels.collectives.lane import Handle
 from kernels.collectives.reduction import piece_sizes
 from llm_engine.adapters.adapter_set import AdapterSet
-from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache
+from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache, WindowedSpans
 from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.native import NativeAttend, NativeCache
 from llm_engine.layers.step import Attend, Step
 from llm_engine.models.base import CausalModel
-from llm_engine.parallel.adapter_rows import step_adapters
+from llm_engine.parallel.adapter_rows import RowPlaces, step_adapters
 from llm_engine.parallel.divided_step import DividedStep, attend_to_nothing
 from llm_engine.parallel.exchange import HeadExchange, KeyGather
 from llm_engine.parallel.overlap_steps import OverlappedSteps, StepPlan, shares_rows
@@ -51,8 +51,7 @@ class PhaseSteps:
         self._model, self._cache, self._bound, self._ops = model, cache, bound, ops
         self._cp_heads = cp_heads
         self._mesh, self._layout = ops.mesh, ops.layout
-        place = ops.mesh.place
-        self._place = place.dp if ops.layout.dp > 1 else place.cp
+        self._places = RowPlaces.of(ops.layout, ops.mesh.place)
         self._growth = attention_growth(ops.config)
 
     def run(self, command: StepCommand) -> torch.Tensor | None:
@@ -61,7 +60,7 @@ class PhaseSteps:
         found: list[torch.Tensor] = []
         chunks = self._chunks(command)
         shared = self._shared_out(command, chunks)
-        owned = [runs[self._place] for runs in shared]
+        owned = [runs[self._places.own] for runs in shared]
         wanted = frozenset(command.logit_rows)
         steps = (self._step(command, rows, runs) for rows, runs in zip(chunks, shared, strict=True))
         for own, x_NC in zip(owned, self._hidden(command, steps), strict=True):
@@ -79,22 +78,26 @@ class PhaseSteps:
             self._overlap.forget()
 
     def _step(self, command: StepCommand, rows: range, runs: Sequence[Sequence[int]]) -> Step:
-        own = runs[self._place]
+        own = runs[self._places.own]
         token_ids_N = torch.tensor([command.token_ids[row] for row in own], dtype=torch.int64)
         layout = self._layout
-        adapters = step_adapters(
-            self._adapters,
-            command,
-            runs,
-            self._place,
-            gathers_mlp=layout.dp > 1,
-            gathers_experts=layout.dp > 1 or (layout.cp > 1 and layout.ep > 1),
-        )
+        over_rows = self._bound.over_rows
+        adapters = step_adapters(self._adapters, command, runs, self._places, over_rows)
         if layout.dp == 1:
             return Step(token_ids_N, self._attend(command.spans, rows, runs), adapters)
-        spans = cut_spans(command.spans, _as_range(own))
-        attend = self._whole(spans) if spans else attend_to_nothing
-        return DividedStep(token_ids_N, attend, adapters, row_counts=tuple(map(len, runs)))
+        dp, counts = self._mesh.place.dp, tuple(map(len, runs))
+        part = _part_rows(command)[dp]
+        attend: Attend = attend_to_nothing
+        if part:
+            of_part = runs[dp * layout.cp : (dp + 1) * layout.cp]
+            attend = self._attend(command.spans, part, of_part)
+        return DividedStep(
+            token_ids_N,
+            attend,
+            adapters,
+            dp_counts=tuple(counts[place] for place in self._places.mlp),
+            row_counts=counts,
+        )
 
     def _hidden(self, command: StepCommand, steps: Iterable[Step]) -> Iterator[torch.Tensor]:
         plan = self._plan(command)
@@ -126,20 +129,24 @@ class PhaseSteps:
     ) -> Sequence[Sequence[Sequence[int]]]:
         """The rows of each chunk on each cp rank; turns alternate where later rows cost more.
 
-        Or those of each dp rank, in the one chunk that there is then: one after the other.
+        Or those of the cp ranks of each dp part in turn, in the one chunk that there is then.
         """
         if self._layout.dp > 1:
-            bounds = [0, *accumulate(command.part_rows)]
-            return [[range(start, end) for start, end in pairwise(bounds)]]
-        if self._layout.exchange == "ring":
-            return [owned_rows(command.spans, rows, self._layout.cp) for rows in chunks]
-        owned: list[list[range]] = []
+            parts = [self._dealt(command, rows) for rows in _part_rows(command)]
+            return [[own for part in parts for own in part]]
+        owned: list[Sequence[Sequence[int]]] = []
         for turn, rows in enumerate(chunks):
-            runs = ranges(len(rows), self._layout.cp)
-            own = [range(rows.start + run.start, rows.start + run.stop) for run in runs]
+            own = self._dealt(command, rows)
             is_turned = turn % 2 == 1 and shares_rows(self._layout)
             owned.append(own[::-1] if is_turned else own)
         return owned
+
+    def _dealt(self, command: StepCommand, rows: range) -> Sequence[Sequence[int]]:
+        """Some rows of a step as the cp ranks have them."""
+        if self._layout.exchange == "ring":
+            return owned_rows(command.spans, rows, self._layout.cp)
+        runs = ranges(len(rows), self._layout.cp)
+        return [range(rows.start + run.start, rows.start + run.stop) for run in runs]
 
     def _attend(
         self, spans: Sequence[AttentionSpan], rows: range, shared: Sequence[Sequence[int]]
@@ -181,7 +188,10 @@ class PhaseSteps:
     def _paged(self, cache: PagedCache, spans: Sequence[AttentionSpan]) -> PagedAttention:
         positions = [p for span in spans for p in range(span.start, span.end)]
         rotation = self._model.rotary.rotation(torch.tensor(positions))
-        return PagedAttention(cache, spans, self._bound, rotation)
+        windows, sinks = self._model.config.windows, self._model.sinks
+        # Over ranks all layers keep the same pages: those that a window does not see are skipped.
+        windowed = None if windows is None else WindowedSpans(windows, spans)
+        return PagedAttention(cache, spans, self._bound, rotation, windowed=windowed, sinks=sinks)
 
     def _logits(
         self, command: StepCommand, chunks: Sequence[range], found: Sequence[torch.Tensor]
@@ -217,6 +227,12 @@ class PhaseSteps:
             if row in wanted
         ]
         return ranks.all_gather(x_NC)[torch.tensor(order).argsort()]
+
+
+def _part_rows(command: StepCommand) -> list[range]:
+    """The rows of each dp part."""
+    bounds = [0, *accumulate(command.part_rows)]
+    return [range(start, end) for start, end in pairwise(bounds)]
 
 
 def _as_range(rows: Sequence[int]) -> range:

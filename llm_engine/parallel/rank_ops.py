@@ -22,6 +22,7 @@ from llm_engine.parallel.divided_step import DividedStep, over_all_rows
 from llm_engine.parallel.expert_exchange import ExpertExchange
 from llm_engine.parallel.layout import Layout, PhaseLayouts
 from llm_engine.parallel.mesh import Mesh, axis_ranks
+from llm_engine.parallel.panel_cuts import has_cut_words
 from llm_engine.parallel.place import Place
 from llm_engine.parallel.shares import (
     WeightShare,
@@ -62,10 +63,11 @@ class RankOps:
         self._stage_layers = range(0) if stage is None else stage.layers
         self._stage_slices = BlockSlices(stage or self._held, self.share, config.head_dim)
         local = local_config(config, self.share, self.share.heads)
-        self._blocks = TorchBlocks(local, ops.rms_norm, ops.swiglu)
+        self._blocks = TorchBlocks(local, ops.rms_norm, ops.swiglu, ops.over_rows)
         self._experts = ExpertExchange(config, layout, mesh, self.share, ops)
         self._made: dict[tuple[int, type], tuple[Any, Any]] = {}
         self._head_rows = head_rows(config, layout, mesh.place)
+        self._cuts_words = has_cut_words(config, layout)
         unit = axis_ranks(layout, rank, "unit")
         # The unit's ranks in the order of the words that they compute.
         self._head_order = sorted(
@@ -131,9 +133,9 @@ class RankOps:
         if not isinstance(step, DividedStep):
             return x_NC + self.mesh.tp.all_reduce(self.mlp_update(layer, block, x_NC, step))
         y_NC = over_all_rows(
-            self.mesh.rows,
+            self.mesh.dp,
             x_NC,
-            step.row_counts,
+            step.dp_counts,
             lambda x_MC: self.mlp_update(layer, block, x_MC, step),
         )
         return x_NC + self.mesh.tp.all_reduce(y_NC)
@@ -197,13 +199,13 @@ class RankOps:
         h_SC, _, _ = self._ops.rms_norm(x_NC, norm_C, eps=eps)
         if self._held.head == self._head_rows:
             part = head
-        elif head.weight is None or head.is_packed:  # whole, in a form that has no slices
-            part = head if unit.group.rank == 0 else None
+        elif head.is_packed or (head.packed is not None and self._cuts_words):
+            part = head if unit.group.rank == 0 else None  # whole, in a form without these slices
         else:
             part = rows_of(head, [shifted(self._head_rows, -self._held.head.start)])
         part_VS = h_SC.new_empty(0, len(x_NC), dtype=torch.float32)
         if part is not None:
-            part_VS = part(h_SC).float().T.contiguous()
+            part_VS = self._ops.over_rows(part, h_SC).float().T.contiguous()
         sizes = [len(part_VS), *(0 for _ in unit.group.others)]
         logits_VS, counts = unit.all_to_all(part_VS, sizes)
         parts = logits_VS.split(counts)

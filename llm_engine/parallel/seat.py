@@ -61,7 +61,9 @@ class Seat:
         share = self.share
         needs = cache_needs(config, share.whole, choose_dtype(config.dtype))
         return [
-            *layout_decisions(share.whole, share.layouts, needs, asked=config.layout),
+            *layout_decisions(
+                share.whole, share.layouts, needs, asked=config.layout, is_packed=share.is_packed
+            ),
             *settled_decisions(OverlapPolicy.of(config), share.layouts.prefill),
             *([adapter_decision(share.layouts)] if config.adapters else []),
         ]

@@ -120,6 +120,8 @@ class ShardedCheckpoint:
         own = self._own_name(name)
         share = self._share_of(own)
         part, kind = name.split(".")[-2:]
+        if kind == "sinks":
+            return _Cut(own, 0, share.heads.queries)
         if part == "embed_tokens":
             return _Cut(own, 0, share.vocabulary)
         if part == "lm_head":
@@ -146,15 +148,19 @@ class ShardedCheckpoint:
         return self._stage
 
     def _own_name(self, name: str) -> str:
-        for pattern, first in ((_LAYER, self._share.layers), (_EXPERT, self._share.experts)):
-            match = pattern.search(name)
-            if match is not None:
-                number = first.start + int(match[1])
-                name = f"{name[: match.start(1)]}{number}{name[match.end(1) :]}"
-        return name
+        name = _counted_from(_LAYER, name, self._share.layers.start)
+        return _counted_from(_EXPERT, name, self._share_of(name).experts.start)
 
     def _rows(self, heads: range) -> range:
         return range(heads.start * self._head_dim, heads.stop * self._head_dim)
+
+
+def _counted_from(pattern: re.Pattern[str], name: str, first: int) -> str:
+    """A name whose number, where the pattern finds one, counted from `first`."""
+    match = pattern.search(name)
+    if match is None:
+        return name
+    return f"{name[: match.start(1)]}{first + int(match[1])}{name[match.end(1) :]}"
 
 
 def num_parameters(checkpoint: Checkpoint, config: ModelConfig) -> int:

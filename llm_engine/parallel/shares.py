@@ -11,7 +11,7 @@ from llm_engine.model_config import ModelConfig, MoeConfig
 from llm_engine.parallel.layout import Layout, PhaseLayouts
 from llm_engine.parallel.place import Place
 
-_GROUP = 32  # the widest group of quantised weights
+GROUP = 32  # the widest group of quantised weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,12 @@ def ranges(count: int, parts: int) -> list[range]:
     """0..count cut into runs that differ by at most 1, the longer ones first."""
     bounds = [0, *accumulate(piece_sizes(count, parts))]
     return [range(start, end) for start, end in pairwise(bounds)]
+
+
+def expert_runs(num_experts: int, layout: Layout) -> list[range]:
+    """The experts of each share along ep, of whole ones of the finer phase's."""
+    parts, fine = layout.ep, layout.expert_grain
+    return [_run(num_experts, fine, parts, part, unit=1) for part in range(parts)]
 
 
 def joined(runs: list[range]) -> range:
@@ -112,8 +118,14 @@ def stage_share(config: ModelConfig, layouts: PhaseLayouts, rank: int) -> Weight
 
 
 def head_rows(config: ModelConfig, layout: Layout, place: Place) -> range:
-    """The words whose logits a rank computes: a share of a unit's, within what it holds."""
-    index = (place.tp * layout.cp + place.cp) * layout.dp + place.dp
+    """The words whose logits a rank computes: a share of a unit's, within what it holds.
+
+    A tied head lies where the embedding does, which tp alone splits.
+    """
+    index = place.dp * layout.tp + place.tp
+    if config.is_tied:
+        index = place.tp * layout.dp + place.dp
+    index = index * layout.cp + place.cp
     return _run(config.vocab_size, layout.grain * layout.dp, layout.width, index)
 
 
@@ -125,27 +137,28 @@ def cached_heads(config: ModelConfig, layout: Layout, rank: int) -> HeadShare:
     return heads_of(config, layout, layout.unit, place.tp * layout.cp + place.cp)
 
 
-def local_config(config: ModelConfig, share: WeightShare, heads: HeadShare) -> ModelConfig:
-    """The model as a rank's layers see it: its own heads, channels, experts and layers."""
+def local_config(
+    config: ModelConfig,
+    share: WeightShare,
+    heads: HeadShare,
+    stage: WeightShare | None = None,
+) -> ModelConfig:
+    """The model as a rank's layers see it: its own heads, channels, experts and layers.
+
+    `stage` is what it has of some layers' experts, where that is more.
+    """
     moe = config.moe
     if moe is not None:
-        moe = _local_moe(moe, share)
+        moe = _local_moe(moe, share, stage)
     return replace(
         config,
         num_heads=len(heads.queries),
         num_kv_heads=len(heads.kv),
         intermediate_size=len(share.channels),
         num_layers=len(share.layers),
+        windows=config.windows and config.windows.within(share.layers),
         moe=moe,
     )
-
-
-def cuts_groups(config: ModelConfig, share: WeightShare) -> bool:
-    """Whether a share's columns begin or end within a group of quantised weights."""
-    heads = share.heads.queries
-    runs = [range(heads.start * config.head_dim, heads.stop * config.head_dim), share.channels]
-    runs.append(share.expert_channels)
-    return any(bound % _GROUP for run in runs for bound in (run.start, run.stop))
 
 
 def check_fit(config: ModelConfig, layouts: PhaseLayouts, num_ranks: int) -> None:
@@ -194,8 +207,8 @@ def uneven_heads(config: ModelConfig, layout: Layout) -> HeadShare | None:
 
 def _share(config: ModelConfig, layout: Layout, place: Place, tp: int) -> WeightShare:
     index = place.tp * tp // layout.tp
-    # Shares over dp ranks lie within one of the tp share's, so that slices of a matrix nest.
-    wide, wide_index, grain = tp * layout.dp, index * layout.dp + place.dp, layout.grain * layout.dp
+    # Shares of a part's tp ranks lie side by side, so that slices of both phases nest.
+    wide, wide_index, grain = tp * layout.dp, place.dp * tp + index, layout.grain * layout.dp
     expert, width, expert_index = _expert_place(layout, place, wide, wide_index)
     layers = ranges(config.num_layers, layout.pp)[place.pp]
     vocabulary = _run(config.vocab_size, grain, tp, index)
@@ -206,7 +219,7 @@ def _share(config: ModelConfig, layout: Layout, place: Place, tp: int) -> Weight
     return WeightShare(
         heads=heads_of(config, layout, tp, index),
         channels=_run(config.intermediate_size, grain, wide, wide_index),
-        experts=none if moe is None else ranges(moe.num_experts, layout.ep)[expert],
+        experts=none if moe is None else expert_runs(moe.num_experts, layout)[expert],
         expert_channels=none
         if moe is None
         else _run(moe.intermediate_size, max(grain, width), width, expert_index),
@@ -224,28 +237,35 @@ def _expert_place(layout: Layout, place: Place, wide: int, index: int) -> tuple[
     if layout.ep == 1:
         return 0, wide, index
     width = layout.stage // layout.ep
+    if layout.pp < layout.fold:
+        # Of the experts and channels that the rank's stage has of its own layers.
+        within, stage = divmod(place.tp, layout.fold)
+        expert, channels = divmod(within, width)
+        return expert * layout.fold + stage, width, channels
     number = ((place.dp + place.replica) * layout.tp + place.tp) * layout.cp + place.cp
     return number // width, width, number % width
 
 
-def _run(count: int, fine: int, parts: int, index: int) -> range:
+def _run(count: int, fine: int, parts: int, index: int, unit: int = GROUP) -> range:
     """Share `index` of `parts`, made of whole ones of `fine`, so that shares nest.
 
-    In whole groups of columns that share a scale, where there are enough of them.
+    In whole units, groups of columns that share a scale, where there are enough of them.
     """
-    width, unit = fine // parts, _GROUP
+    width = fine // parts
     if count % unit or count // unit < fine:
         unit = 1
     run = joined(ranges(count // unit, fine)[index * width : (index + 1) * width])
     return range(run.start * unit, run.stop * unit)
 
 
-def _local_moe(moe: MoeConfig, share: WeightShare) -> MoeConfig:
+def _local_moe(moe: MoeConfig, share: WeightShare, stage: WeightShare | None) -> MoeConfig:
     first = share.layers.start
+    held = [share if stage is None or i not in stage.layers else stage for i in share.layers]
     dense = (layer - first for layer in share.layers if not moe.is_sparse(layer))
     return replace(
         moe,
         num_experts=len(share.experts),
+        layer_experts=() if stage is None else tuple(len(each.experts) for each in held),
         intermediate_size=len(share.expert_channels),
         sparse_step=1,
         dense_layers=frozenset(dense),

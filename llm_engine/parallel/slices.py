@@ -1,4 +1,7 @@
-"""Shares of linear maps that lie whole in memory: views, so that two layouts use one set."""
+"""Shares of linear maps that lie whole in memory: views, so that two layouts use one set.
+
+Row-major matrices have views of any rows and columns, packed ones of whole panels and groups.
+"""
 
 # N rows, I inputs, O outputs.
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kernels.ops.packed_gemm.quantised import PackedMatrix
 from llm_engine.layers.blocks import AttentionBlock, MlpBlock
 from llm_engine.layers.experts import Expert, MoeBlock
 from llm_engine.layers.linear import Linear
@@ -32,6 +36,8 @@ def rows_of(linear: Linear, runs: Sequence[range]) -> Linear:
         parts = tuple(rows_of(linear, [run]) for run in runs)
         return SlicedLinear(None, None, False, 0, parts=parts)
     (run,) = runs
+    if linear.packed is not None:
+        return _of_panels(linear.packed.part(run, range(linear.packed.num_columns)))
     weight = _plain(linear)
     bias = None if linear.bias is None else linear.bias[run.start : run.stop]
     return Linear(weight[run.start : run.stop], bias, False, len(run) * weight.shape[1])
@@ -39,6 +45,9 @@ def rows_of(linear: Linear, runs: Sequence[range]) -> Linear:
 
 def columns_of(linear: Linear, run: range, *, adds_bias: bool) -> Linear:
     """The map of inputs `run` alone, a term of a sum."""
+    if linear.packed is not None:
+        rows = range(linear.packed.num_rows)
+        return _of_panels(linear.packed.part(rows, run, has_bias=adds_bias))
     weight = _plain(linear)
     bias = linear.bias if adds_bias else None
     return Linear(weight[:, run.start : run.stop], bias, False, len(run) * weight.shape[0])
@@ -70,10 +79,11 @@ class BlockSlices:
         return replace(block, gate_up=gate_up, down=down)
 
     def experts(self, block: MoeBlock) -> MoeBlock:
-        """The phase's channels of each expert."""
+        """The phase's experts, and its channels of each."""
+        used = _within(self._held.experts, self._used.experts)
         sliced = [
             Expert(*self._channels(e.gate_up, e.down, self._held.expert_channels, is_expert=True))
-            for e in block.experts
+            for e in block.experts[used.start : used.stop]
         ]
         return replace(block, experts=tuple(sliced))
 
@@ -91,7 +101,7 @@ class BlockSlices:
 
 
 def _cut_parts(share: WeightShare) -> tuple[object, ...]:
-    return share.heads, share.channels, share.expert_channels
+    return share.heads, share.channels, share.experts, share.expert_channels
 
 
 def _within(outer: range, inner: range) -> range:
@@ -104,7 +114,11 @@ def shifted(run: range, by: int) -> range:
     return range(run.start + by, run.stop + by)
 
 
+def _of_panels(part: PackedMatrix) -> Linear:
+    return Linear(None, part.bias_N, False, part.num_rows * part.num_columns, part)
+
+
 def _plain(linear: Linear) -> torch.Tensor:
-    assert linear.weight is not None, "a packed matrix has no slices"
+    assert linear.weight is not None
     assert not linear.is_packed, "a matrix in a vendor's blocks has no slices"
     return linear.weight

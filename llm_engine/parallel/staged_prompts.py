@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from kernels.collectives.protocol import Communicator
-from llm_engine.layers.attention import AttentionSpan, PagedCache
+from llm_engine.layers.attention import AttentionSpan
 from llm_engine.model_config import ModelConfig
 from llm_engine.parallel.key_moves import Holding, KeyMoves
 from llm_engine.parallel.layout import PhaseLayouts
@@ -18,6 +18,7 @@ from llm_engine.parallel.phase_steps import PhaseSteps
 from llm_engine.parallel.prompt_pages import PromptPages
 from llm_engine.parallel.shares import cached_heads, phase_share
 from llm_engine.parallel.step_command import StepCommand
+from llm_engine.parallel.token_rows import Cache
 
 
 def num_slots(context: int, page_size: int) -> int:
@@ -39,8 +40,8 @@ class StagedPrompts:
         world: Communicator,
         config: ModelConfig,
         layouts: PhaseLayouts,
-        cache: PagedCache,
-        staged: PagedCache,
+        cache: Cache,
+        staged: Cache,
         pages: PromptPages,
     ) -> None:
         """`steps` compute with `staged`, whose pages are slots; `config` is the whole model's."""

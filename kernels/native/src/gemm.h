@@ -196,7 +196,7 @@ inline void rows_of(const Weight& w, const Activations& a, const uint8_t* panel,
 // taken apart (`unpacked_bytes`); the thread has a TileScope.
 inline void multiply_panel(const Weight& w, const Activations& a, int64_t panel, int64_t first,
                            int64_t end, uint8_t* bytes, float* tile) {
-  const uint8_t* data = w.data + panel * panel_bytes(w);
+  const uint8_t* data = w.data + panel * w.panel_stride;
   if (w.has_minima) {
     if (w.has_wide_scales) rows_of<true, true>(w, a, data, bytes, first, end, tile);
     else rows_of<true, false>(w, a, data, bytes, first, end, tile);

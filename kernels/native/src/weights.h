@@ -19,6 +19,7 @@ struct Weight {
   const float* bias;  // null: none
   int64_t num_rows;
   int64_t num_columns;
+  int64_t panel_stride;  // bytes from a panel to the next: wider than it where columns are a part
   int32_t bits;         // 4 or 8
   int32_t group;        // columns that share a scale: 32, or 16 with 8 bits
   int32_t has_minima;
@@ -104,7 +105,7 @@ inline float scale_at(const uint8_t* scales, int lane, bool is_wide) {
 // One row of the matrix, multiplied out.
 inline void unpack_row(float* out, const Weight& w, int64_t row) {
   const int lane = int(row % simd::kLanes);
-  const uint8_t* group = w.data + row / simd::kLanes * panel_bytes(w);
+  const uint8_t* group = w.data + row / simd::kLanes * w.panel_stride;
   for (int64_t g = 0; g < num_groups(w); ++g, group += group_bytes(w)) {
     const uint8_t* scales = group + quant_bytes(w);
     const float scale = scale_at(scales, lane, w.has_wide_scales != 0);

@@ -15,6 +15,9 @@ from kernels.native.library import Library, Pool, Weight, library
 # N rows (outputs), K columns (inputs), G groups of columns.
 
 _WIDTHS = ((4, 32), (8, 32), (8, 16))
+# Panels have 8 or 16 rows, as the machine's registers are wide: what begins at a multiple of this
+# begins with a panel everywhere.
+PANEL_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,10 @@ class PackedMatrix:
             has_wide_scales=not is_exact,
         )
         self.address = ctypes.addressof(self.weight)
-        self._data, self._block = huge_pages().take(native.packed_bytes(self.address))
+        num_bytes: int = native.packed_bytes(self.address)
+        self._data, self._block = huge_pages().take(num_bytes)
         self.weight.data = self._data.data_ptr()
+        self.weight.panel_stride = num_bytes // max(1, -(-self.num_rows // native.lanes()))
         native.pack(
             threads.handle,
             self.address,
@@ -113,3 +118,59 @@ class PackedMatrix:
         out = torch.empty(ids_N.shape[0], self.num_columns)
         self._native.rows(self.address, ids_N.data_ptr(), ids_N.shape[0], out.data_ptr())
         return out
+
+    def part(self, rows: range, columns: range, *, has_bias: bool = True) -> PackedPart:
+        """Some rows and columns, over the same memory. See `PackedPart`."""
+        return PackedPart(self, rows, columns, has_bias=has_bias)
+
+
+class PackedPart(PackedMatrix):
+    """Rows and columns of a packed matrix, in its memory.
+
+    Exact: a row's groups are multiplied as they are in the whole matrix.
+    Raises: ShapeError for rows that do not begin with a panel, or columns that do not begin and end
+        with a group.
+    """
+
+    def __init__(
+        self, whole: PackedMatrix, rows: range, columns: range, *, has_bias: bool = True
+    ) -> None:
+        """Keep the whole matrix's memory; with `has_bias` the rows have their biases."""
+        weight, native = whole.weight, whole._native
+        lanes, group = native.lanes(), weight.group
+        if rows.start % lanes or columns.start % group or columns.stop % group:
+            raise ShapeError(
+                f"rows {rows.start}:{rows.stop} and columns {columns.start}:{columns.stop} of a "
+                f"packed matrix: rows begin at multiples of {lanes}, columns begin and end at "
+                f"multiples of {group}"
+            )
+        self._native, self._data, self._block = native, whole._data, whole._block
+        self.num_rows, self.num_columns = len(rows), len(columns)
+        self.bias_N = None
+        if has_bias and whole.bias_N is not None:
+            self.bias_N = whole.bias_N[rows.start : rows.stop].clone()
+        groups = max(1, weight.num_columns // group)
+        first = rows.start // lanes * weight.panel_stride
+        first += columns.start // group * (self._panel_bytes(whole) // groups)
+        self.weight = Weight(
+            data=weight.data + first,
+            bias=None if self.bias_N is None else self.bias_N.data_ptr(),
+            num_rows=self.num_rows,
+            num_columns=self.num_columns,
+            panel_stride=weight.panel_stride,
+            bits=weight.bits,
+            group=group,
+            has_minima=weight.has_minima,
+            has_wide_scales=weight.has_wide_scales,
+        )
+        self.address = ctypes.addressof(self.weight)
+
+    @property
+    def num_bytes(self) -> int:
+        """None of its own: the memory is the whole matrix's."""
+        return 0
+
+    def _panel_bytes(self, whole: PackedMatrix) -> int:
+        """Of one panel's columns; the stride is wider where they are themselves a part."""
+        num_panels = max(1, -(-whole.num_rows // self._native.lanes()))
+        return self._native.packed_bytes(whole.address) // num_panels

@@ -10,7 +10,7 @@ from kernels.native.build import OPTIONS, BuildSettings, find_compiler
 from kernels.native.library import Library, Pool, library, pool
 from kernels.ops.packed_gemm import packed_gemm
 from kernels.ops.packed_gemm.native import multiply
-from kernels.ops.packed_gemm.quantised import PackedMatrix, QuantisedMatrix
+from kernels.ops.packed_gemm.quantised import PANEL_ROWS, PackedMatrix, QuantisedMatrix
 from kernels.ops.packed_gemm.reference import packed_gemm as reference
 from kernels.ops.packed_gemm.reference import random_matrix
 
@@ -82,6 +82,53 @@ def test_rows_come_out_as_they_went_in(form, num_rows, num_groups, seed) -> None
     assert torch.equal(packed.rows(ids), matrix.dequantised(torch.float32)[ids])
 
 
+@settings(max_examples=30, deadline=None)
+@given(FORMS, st.integers(1, 4), st.integers(1, 4), st.integers(1, 40), st.integers(0, 1000))
+def test_a_part_is_the_matrix_of_its_rows_and_columns(form, row_cut, groups, num_x, seed) -> None:
+    """Bit for bit, in the memory of the whole; a part of a part too."""
+    matrix = build(form, 70, 6, seed)
+    bias_N = torch.randn(70, generator=torch.Generator().manual_seed(seed))
+    whole, threads = PackedMatrix(matrix, bias_N, pool(1)), pool(1)
+    rows = range(PANEL_ROWS * (row_cut - 1), min(70, PANEL_ROWS * row_cut + 5))
+    columns = range(matrix.group, matrix.group * (1 + groups))
+    cut = QuantisedMatrix(
+        matrix.quants_NK[rows.start : rows.stop, columns.start : columns.stop],
+        matrix.scales_NG[rows.start : rows.stop, 1 : 1 + groups],
+        None
+        if matrix.minima_NG is None
+        else matrix.minima_NG[rows.start : rows.stop, 1 : 1 + groups],
+        matrix.bits,
+        matrix.group,
+    )
+    x_MK = rows_of(num_x, len(columns), seed)
+    # Scales that are all exact in float16 are kept so, which a part cannot know of the whole.
+    expected = PackedMatrix(cut, bias_N[rows.start : rows.stop], threads)
+    wide = whole.part(range(rows.start, 70), range(matrix.group, 6 * matrix.group))
+    parts = [
+        whole.part(rows, columns),
+        wide.part(range(len(rows)), range(len(columns))),
+    ]
+    for part in parts:
+        assert torch.equal(multiply(x_MK, part, threads), multiply(x_MK, expected, threads))
+        ids = torch.arange(len(rows))
+        assert torch.equal(part.rows(ids), cut.dequantised(torch.float32))
+        assert part.num_bytes == 0
+    plain = whole.part(rows, columns, has_bias=False)
+    unbiased = PackedMatrix(cut, None, threads)
+    assert torch.equal(multiply(x_MK, plain, threads), multiply(x_MK, unbiased, threads))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [((3, 20), (0, 64)), ((0, 8), (16, 64)), ((0, 8), (0, 40))]
+)
+def test_parts_begin_with_panels_and_groups(
+    rows: tuple[int, int], columns: tuple[int, int]
+) -> None:
+    whole = PackedMatrix(random_matrix(40, 96, torch.Generator()), None, pool(1))
+    with pytest.raises(ShapeError, match="rows begin at multiples of"):
+        whole.part(range(*rows), range(*columns))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lanes", [8, 16])
 def test_plain_code_of_either_width_agrees(lanes: int, tmp_path_factory) -> None:
@@ -102,8 +149,17 @@ def _compare(native: Library, bits: int, group: int) -> None:
     x_MK = torch.randn(15, 96, generator=generator)
     ours = multiply(x_MK, PackedMatrix(matrix, None, pool(1)), pool(1))
     threads = Pool(native, 2)
-    theirs = multiply(x_MK, PackedMatrix(matrix, None, threads, native), threads, native)
+    whole = PackedMatrix(matrix, None, threads, native)
+    theirs = multiply(x_MK, whole, threads, native)
     assert (ours - theirs).abs().max() <= 1e-5 * ours.abs().max()
+    # The first 32 columns and the others are terms of the same sum.
+    rows = range(PANEL_ROWS, 37)
+    parts = [whole.part(rows, columns) for columns in (range(32), range(32, 96))]
+    summed = sum(
+        multiply(x, part, threads, native)
+        for x, part in zip(x_MK.split((32, 64), dim=1), parts, strict=True)
+    )
+    assert (theirs[:, PANEL_ROWS:] - summed).abs().max() <= 1e-5 * ours.abs().max()
 
 
 def test_other_forms_are_refused() -> None:

@@ -32,8 +32,11 @@ class Pipes:
             pipe.send_bytes(data)
 
 
-def generated(engine, prompts, max_tokens):
-    """Tokens of each request, and the logits of each step; a prompt may follow an adapter."""
+def generated(engine, prompts, max_tokens, first=None):
+    """Tokens of each request, and the logits of each step; a prompt may follow an adapter.
+
+    `first` is told the logits of the first request by the position that each is for.
+    """
     asked = [each if isinstance(each[0], str) else (None, each) for each in prompts]
     logits, run = [], engine._runner.run
 
@@ -41,6 +44,13 @@ def generated(engine, prompts, max_tokens):
         found = run(chunks)
         if found is not None:
             logits.append(found.clone())
+        row = 0
+        for chunk in chunks:
+            if first is not None and chunk.seq.request_id == "0":
+                for index in range(chunk.num_logits):
+                    position = chunk.end - chunk.num_logits + index + 1
+                    first[position] = found[row + index].numpy().copy()
+            row += chunk.num_logits
         return found
 
     engine._runner.run = watched
@@ -66,11 +76,16 @@ def lead(comm, pipes, settings, rounds, max_tokens):
     commands = Pipes(pipes)
     try:
         engine = LLMEngine.load(EngineConfig(**settings), ranks=Ranks(comm, commands))
-        answers = [generated(engine, prompts, max_tokens) for prompts in rounds]
+        firsts = [{} for _ in rounds]
+        answers = [
+            generated(engine, prompts, max_tokens, first)
+            for prompts, first in zip(rounds, firsts, strict=True)
+        ]
         engine.check_integrity()
         return {
             "tokens": [tokens for tokens, _ in answers],
             "logits": [[step.numpy() for step in steps] for _, steps in answers],
+            "firsts": firsts,
             "phases": commands.phases,
             "decisions": [(d.what, d.chosen) for d in engine.ledger],
             "stats": engine.stats(),

@@ -12,6 +12,7 @@ import pytest
 from llm_engine.config import EngineConfig
 from llm_engine.engine import LLMEngine
 from llm_engine.errors import InvalidConfig
+from tests.llm_engine.parallel.test_layouts import MODELS
 
 LONG = tuple([(17 * i + i // 7) % 240 for i in range(150)])
 MANY = tuple(tuple((13 * i + 29 * j) % 240 for i in range(30)) for j in range(6))
@@ -61,6 +62,20 @@ def test_bfloat16(
     # Each of the layers rounds its sums at other places: a few units of bfloat16's last place.
     assert np.abs(ours - theirs).max() < 8 * 2**-8 * np.abs(theirs).max()
     assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.999
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["dp2,cp2", "dp2,cp2->dp2,tp2", "ep2,pp2->tp4,ep4"])
+def test_prefixes_and_drafts_on_four_ranks(
+    layout: str, four: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
+) -> None:
+    """Reused prefixes, chunks beside answers, drafts, and too few pages for all."""
+    folder = model_folder(**MODELS["moe" if "ep" in layout else "llama"])
+    rounds = ((LONG,), (LONG[:100] + LONG[:9], *MANY), (LONG[:60], *MANY))
+    asked = {"speculation": "ngram", "prefill_chunk_tokens": 50}
+    found = four.generate(layout, folder, rounds, **asked)
+    assert found["tokens"] == [tokens for tokens, _ in alone(folder, rounds, **asked)]
+    assert found["stats"].prefix_hit_tokens_total >= 96
 
 
 @pytest.mark.parametrize("layout", ["tp2", "cp2->tp2", "pp2", "pp2->tp2", "dp2"])
@@ -156,9 +171,8 @@ def test_a_rank_caches_its_own_heads(pair: Any, model_folder: Callable[..., Path
         ("tp4", {}, "is for 4 ranks, the group has 2"),
         ("tp2,ep2", {}, "the model has no experts"),
         ("tp2", {"weights": "packed"}, "begin within a group of columns"),
-        ("cp2->tp2", {"weights": "packed"}, "slices of the weights"),
+        ("cp2->tp2", {"weights": "packed"}, "would begin within a panel"),
         ("tp2", {"kernels": {"mlp_block": "native"}}, "exchanged before it is added"),
-        ("tp2", {"batch_invariant": True}, "batch_invariant has no form over ranks"),
         ("tp2x", {}, "'tp2x' is no axis"),
     ],
 )

@@ -102,6 +102,21 @@ def test_the_ledger_has_every_way_with_its_costs(text: str, source: str) -> None
     assert "384 bytes a token" in decision.rejected[1].reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("cache_bytes", "words"),
+    [(1000, "which does not fit"), (1 << 30, "leave ring out"), (None, "leave ring out")],
+)
+def test_a_ring_says_what_keeping_keys_would_take(cache_bytes: int | None, words: str) -> None:
+    """A rank that kept the keys of earlier chunks would have those that gather has."""
+    needs = dataclasses.replace(NEEDS, cache_bytes=cache_bytes)
+    asked = PhaseLayouts.parse("cp2,ring")
+    decision = exchange_decision(MODEL, settled(MODEL, asked, needs), needs, asked=asked)
+    (reason,) = [reason for reason in decision.reasons if "go around again" in reason]
+    gathered = forms(MODEL, Layout.parse("cp2"), needs.item_bytes)["gather"].cached_bytes
+    assert f"{needs.context * gathered} bytes" in reason
+    assert words in reason
+
+
 def test_a_page_needs_equal_parts() -> None:
     with pytest.raises(InvalidConfig, match=r"page_size is 16, but 3 .* as 18"):
         check_page(PhaseLayouts.parse("cp3,ring"), 16)

@@ -50,7 +50,7 @@ layouts = st.builds(
 def made(axes: dict[str, int]) -> Layout:
     width = axes["tp"] * axes["cp"] * axes["dp"]
     assume(max(width, axes["ep"]) % min(width, axes["ep"]) == 0)
-    assume(axes["dp"] == 1 or (axes["cp"] == axes["pp"] == 1 and axes["ep"] <= width))
+    assume(axes["dp"] == 1 or (axes["pp"] == 1 and axes["ep"] <= width))
     return Layout(**axes)
 
 
@@ -65,7 +65,7 @@ def test_places_are_a_grid(axes: dict[str, int]) -> None:
     layout = made(axes)
     places = [Place.of(layout, rank) for rank in range(layout.num_ranks)]
     assert len(set(places)) == layout.num_ranks
-    for axis in ("tp", "cp", "unit", "peers", "rows"):
+    for axis in ("tp", "cp", "dp", "unit", "peers", "rows"):
         groups = {axis_ranks(layout, rank, axis) for rank in range(layout.num_ranks)}
         # Every rank is in exactly one group of each axis.
         assert sorted(rank for group in groups for rank in group) == list(range(layout.num_ranks))
@@ -96,11 +96,16 @@ def test_two_phases() -> None:
         ("tp2->pp2", "one works at a time"),
         ("pp2->cp2", "pp2->tp2"),
         ("dp2->tp2", "dp is 2 for prefill and 1"),
-        ("dp2,cp2", "leave cp and pp out"),
-        ("dp2,ep4", "leave cp and pp out"),
+        ("dp2,pp2", "leave pp out"),
+        ("dp2,ep4", "leave pp out"),
+        ("dp2,cp2->dp2,tp4", "tp x cp is 2 for prefill and 4"),
         ("dp2,tp2,ep4,a2a", "a2a needs rows"),
         ("pp2,tp2->tp2", "tp2,pp2->tp4"),
-        ("pp2,ep2->tp4,ep2", "leave ep out"),
+        ("pp2,ep2->tp4,ep2", "ep2,pp2->tp4,ep4"),
+        ("pp2->tp4,ep4", "pp2->tp2"),
+        ("tp2,pp2->tp4,ep4", "tp2,pp2->tp4,ep2"),
+        ("tp2,ep4,pp2->tp8,ep8", "take ep2"),
+        ("pp2->dp2,tp2", "pp2->tp2"),
         ("pp4->tp2,pp2", "one works at a time"),
         ("cp2,ep2->tp2", "ep is 2 for prefill and 1"),
         ("cp2,gather->tp2", "leave it out"),

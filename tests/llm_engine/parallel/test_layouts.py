@@ -32,6 +32,20 @@ MODELS = {"llama": {}, "qwen3": QWEN3, "moe": MOE, "odd": ODD, "one_kv": ONE_KV,
 DENSE_AND_MOE = tuple(MODELS)
 MODELS["words"] = {"vocab_size": 288}  # nine groups of 32: halves of the vocabulary are not equal
 MODELS["qwen2"] = {"family": "Qwen2"}
+MODELS["gpt_oss"] = {
+    "family": "GptOss",
+    "intermediate_size": 40,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 3,
+    "num_hidden_layers": 4,
+    "sliding_window": 10,
+}
+MODELS["windows"] = {
+    "family": "Qwen3",
+    "use_sliding_window": True,
+    "sliding_window": 7,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+}
 # One prompt alone, then several of odd lengths at once: chunks, then decoding beside chunks.
 ROUNDS = (
     ([7 * i % 240 for i in range(61)],),
@@ -45,6 +59,7 @@ CASES = [
     *(("pp2", model) for model in ("llama", "qwen3", "moe", "odd")),
     *(("pp2->tp2", model) for model in DENSE_AND_MOE),
     *(("dp2", model) for model in DENSE_AND_MOE),
+    ("pp2->tp2,ep2", "moe"),
     ("dp2", "words"),
     ("dp2,ep2", "moe"),
     ("dp2,ep2,a2a", "moe"),
@@ -58,6 +73,8 @@ CASES = [
     ("cp2,ep2,a2a->tp2,ep2", "moe"),
     ("cp2,gather", "llama"),
     ("tp2->cp2", "llama"),
+    *((layout, "gpt_oss") for layout in ("tp2", "pp2", "dp2", "ep2", "tp2,ep2", "dp2,ep2,a2a")),
+    *((layout, "windows") for layout in ("tp2", "pp2")),
 ]
 
 
@@ -112,10 +129,23 @@ def check(crew: Any, alone: Callable[..., Any], folder: Path, layout: str) -> An
         ("tp2,pp2->tp4", "one_kv"),
         ("cp2,pp2->tp4", "bias"),
         ("pp4->tp4", "moe"),
+        ("pp4->tp4,ep4", "moe"),
+        ("ep2,pp2->tp4,ep4", "moe"),
+        ("tp2,pp2->tp4,ep2", "moe"),
+        ("cp2,ep2,a2a,pp2->tp4,ep4", "moe"),
+        ("cp2,pp2->tp4,ep2", "moe"),
         ("dp2,tp2", "qwen3"),
         ("dp2,tp2", "bias"),
         ("dp2,tp2,ep4", "moe"),
         ("dp2,tp2,ep2", "moe"),
+        ("dp2,cp2", "llama"),
+        ("dp2,cp2", "moe"),
+        ("dp2,cp2,ring", "one_kv"),
+        ("dp2,cp2,gather", "bias"),
+        ("dp2,cp2->dp2,tp2", "qwen3"),
+        ("dp2,cp2->dp2,tp2", "odd"),
+        ("dp2,cp2,ep2", "moe"),
+        ("dp2,cp2,ep4,a2a->dp2,tp2,ep4", "moe"),
         ("dp4", "llama"),
         ("dp4,ep4,a2a", "moe"),
     ],

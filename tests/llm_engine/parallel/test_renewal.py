@@ -150,7 +150,7 @@ def test_four_ranks_join_the_groups_of_their_axes_anew(model_folder, tmp_path, l
         ("tp2,pp40", {}, "80 ranks, a group has 2 to 64"),
         ("tp16", {}, "query heads"),
         ("tq2", {}, "no axis"),
-        ("tp2", {"batch_invariant": True}, "batch_invariant has no form over ranks"),
+        ("cp2->tp2", {"batch_invariant": True}, "take one layout for both"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_rank_is_started(model_folder, layout, more, words):

@@ -28,10 +28,13 @@ def check(crew: Any, alone: Callable[..., Any], folder: Path, layout: str, **set
     return found
 
 
+MASKED = ("gpt_oss", "windows")  # their windows and sinks take a layout of tp, pp, dp and ep
+
+
 @pytest.mark.parametrize(
     ("layout", "model"),
     [
-        *(("cp2,ring", model) for model in MODELS),
+        *(("cp2,ring", model) for model in MODELS if model not in MASKED),
         ("cp2,ep2,ring", "moe"),
         ("cp2,ep2,ring,a2a", "moe"),
     ],

@@ -18,6 +18,7 @@ from llm_engine.parallel.shares import (
     head_rows,
     head_shares,
     held_share,
+    local_config,
     phase_share,
     ranges,
     stage_share,
@@ -27,11 +28,17 @@ TEXTS = (
     *("tp2", "tp3", "tp4", "cp2", "cp4", "pp2", "pp3", "tp2,pp2", "tp2,cp2", "cp2->tp2"),
     *("tp2,cp2->tp4", "cp4->tp4", "cp4->tp2,cp2", "cp3->tp3", "cp2,pp2->tp2,pp2", "tp2,cp4->tp8"),
     *("dp2", "dp3", "dp2,tp2", "dp3,tp2"),
+    *("dp2,cp2", "dp3,cp2->dp3,tp2", "dp2,tp2,cp2", "dp2,tp2,cp2->dp2,tp4"),
 )
 RESTAGED = ("pp2->tp2", "pp3->tp3", "tp2,pp2->tp4", "tp3,pp2->tp6", "cp2,pp2->tp4", "tp2,pp3->tp6")
+RESTAGED_EXPERTS = (
+    *("pp2->tp2", "pp2->tp2,ep2", "pp3->tp3,ep3", "ep2,pp2->tp4,ep4", "tp2,pp2->tp4,ep2"),
+    *("cp2,ep2,pp2->tp4,ep4", "cp2,pp2->tp4,ep2", "tp2,ep2,pp2->tp4,ep4"),
+)
 EXPERT_TEXTS = (
     *("ep2", "tp2,ep2", "tp4,ep2", "tp2,ep4", "cp2,ep2->tp2,ep2", "tp2,cp2,ep2", "ep4"),
     *("dp2", "dp2,ep2", "dp2,tp2", "dp2,tp2,ep2", "dp2,tp2,ep4", "dp4,ep2"),
+    *("dp2,cp2,ep2", "dp2,cp2,ep4", "dp2,cp2,ep4,a2a->dp2,tp2,ep4"),
 )
 
 
@@ -109,11 +116,39 @@ def test_terms_of_a_sum_are_complete(model: ModelConfig, text: str) -> None:
         assert all(a.stop == b.start for a, b in pairwise(stages))
 
 
-@given(models(), st.integers(4, 9), st.sampled_from(EXPERT_TEXTS))
-def test_every_part_of_an_expert_is_held_once(
+@given(models(), st.integers(4, 13), st.sampled_from(RESTAGED_EXPERTS))
+def test_ranks_decode_with_their_stage_s_experts(
     model: ModelConfig, num_experts: int, text: str
 ) -> None:
-    moe = MoeConfig(
+    """What a rank uses of its stage lies within what it has; every part is used once."""
+    model = dataclasses.replace(model, moe=experts(num_experts))
+    layouts = fitting(model, text)
+    used: list[tuple[int, int]] = []
+    for rank in range(layouts.num_ranks):
+        held, stage = held_share(model, layouts, rank), stage_share(model, layouts, rank)
+        assert stage is not None
+        decoding = phase_share(model, layouts.decode, rank)
+        for outer in (stage, held):
+            assert set(decoding.experts) <= set(outer.experts)
+            assert set(decoding.expert_channels) <= set(outer.expert_channels)
+            assert set(decoding.channels) <= set(outer.channels)
+            assert set(decoding.heads.queries) <= set(outer.heads.queries)
+        assert stage.adds_expert_bias or not decoding.adds_expert_bias
+        used += [(e, c) for e in decoding.experts for c in decoding.expert_channels]
+        local = local_config(model, held, held.heads, stage)
+        assert local.moe is not None
+        numbers = [local.moe.num_held(layer) for layer in range(model.num_layers)]
+        assert [numbers[layer] for layer in stage.layers] == [len(stage.experts)] * len(
+            stage.layers
+        )
+        assert sum(numbers) == len(stage.experts) * len(stage.layers) + len(decoding.experts) * (
+            model.num_layers - len(stage.layers)
+        )
+    assert sorted(used) == [(e, c) for e in range(num_experts) for c in range(24)]
+
+
+def experts(num_experts: int) -> MoeConfig:
+    return MoeConfig(
         num_experts=num_experts,
         num_experts_per_token=2,
         intermediate_size=24,
@@ -121,7 +156,13 @@ def test_every_part_of_an_expert_is_held_once(
         sparse_step=1,
         dense_layers=frozenset(),
     )
-    model = dataclasses.replace(model, moe=moe)
+
+
+@given(models(), st.integers(4, 9), st.sampled_from(EXPERT_TEXTS))
+def test_every_part_of_an_expert_is_held_once(
+    model: ModelConfig, num_experts: int, text: str
+) -> None:
+    model = dataclasses.replace(model, moe=experts(num_experts))
     layouts = fitting(model, text)
     shares = [held_share(model, layouts, rank) for rank in range(layouts.num_ranks)]
     held = [(e, c) for s in shares for e in s.experts for c in s.expert_channels]
