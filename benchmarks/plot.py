@@ -1,16 +1,16 @@
-"""Bars of a suite's rows: the ratio to the peer, and the share of the limit."""
+"""What the figures of all suites share: where they lie, their colours, opening and saving."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.report import RESULTS, commit, machine
+from benchmarks.report import RESULTS, machine
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 OURS, BEHIND = "#2f6f4f", "#b5523b"
 BAR_HEIGHT_IN = 0.26
@@ -23,45 +23,24 @@ def figure_path(suite: str) -> Path:
     return RESULTS / f"{suite}_{device}_{datetime.now(UTC):%Y%m%d}.png"
 
 
-def save_kernel_bars(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    """Draw the timed rows; one without a peer shows its tier and its share of the limit.
-
-    Returns: the path written.
-    """
+def two_panels(**layout: Any) -> tuple[Figure, Axes, Axes]:  # noqa: ANN401 - matplotlib's own
+    """A figure with two panels side by side; `layout` goes to `pyplot.subplots`."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    timed = [row for row in rows if row.get("of_limit") is not None][::-1]
-    size = (13, 1.6 + BAR_HEIGHT_IN * max(len(timed), 1))
-    figure, (left, right) = pyplot.subplots(1, 2, sharey=True, figsize=size)
-    names = [row["row"] for row in timed]
-    _draw_ratios(left, names, timed)
-    right.barh(names, [row["of_limit"] for row in timed], color=OURS)
-    right.axvline(1, color="black", linewidth=0.8)
-    right.set_xlabel("of the measured limit")
-    facts = machine()
-    device = f"{facts['cpu']}, {facts['threads']} thread(s)"
-    device = device if facts["gpu"] == "none" else facts["gpu"]
-    figure.suptitle(f"kernels on {device}, torch {facts['torch']}, {commit()}")
+    figure, (left, right) = pyplot.subplots(1, 2, **layout)
+    return figure, left, right
+
+
+def save(figure: Figure, title: str, path: Path) -> Path:
+    """Write a figure under its title, and let go of it. Returns: the path written."""
+    from matplotlib import pyplot
+
+    figure.suptitle(title)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
     return path
-
-
-def _draw_ratios(axes: Axes, names: Sequence[str], timed: Sequence[Mapping[str, Any]]) -> None:
-    """Bars from 1 to the ratio, on a logarithmic axis, each with its number and its peer."""
-    ratios = [row.get("vs_peer") or 1.0 for row in timed]
-    colours = [OURS if ratio >= 1 else BEHIND for ratio in ratios]
-    axes.set_xscale("log")
-    axes.barh(names, [ratio - 1 for ratio in ratios], left=1, color=colours)
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xlim(min([0.5, *ratios]) * 0.8, max([2.0, *ratios]) * 5)
-    axes.set_xlabel("times the fastest peer (right of 1: ours is faster)")
-    axes.margins(y=0.01)
-    for place, (row, ratio) in enumerate(zip(timed, ratios, strict=True)):
-        text = f" {ratio:.2f} {row['peer']}" if row.get("vs_peer") else f" {row['tier']}, no peer"
-        axes.annotate(text, (max(ratio, 1.0), place), va="center", fontsize="small")

@@ -5,7 +5,6 @@ All are facts about a device's traits or about a case; none compares capability 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kernels.spec import Case, Requirement
@@ -106,18 +105,6 @@ def one_of(size: str, values: tuple[int, ...], why: str) -> Requirement:
         return f"{size}={value} is not covered ({', '.join(map(str, values))}): {why}"
 
     return Requirement(name=f"{size} in {values}", unmet=unmet)
-
-
-def shared_memory(bytes_of: Callable[[Case], int]) -> Requirement:
-    """The block's shared memory fits what the device allows. Units: bytes."""
-
-    def unmet(traits: DeviceTraits, case: Case) -> str | None:
-        needed, bound = bytes_of(case), traits.max_smem_bytes
-        if bound is not None and needed <= bound:
-            return None
-        return f"needs {needed} B of shared memory a block; {traits.name} allows {bound}"
-
-    return Requirement(name="shared memory", unmet=unmet)
 
 
 def e4m3fn_where(option: str) -> Requirement:

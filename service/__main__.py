@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import signal
 import socket
@@ -17,19 +16,18 @@ from pydantic import ValidationError
 from service.app import create_app
 from service.http.protocol import DeadlineProtocol
 from workers.client import Client
+from workers.deployment.start_checks import StartRefused, check_exposure
+from workers.drain import ANSWER_LIMIT_S
 from workers.errors import LanewiseError
 from workers.housekeeping import Housekeeper
 from workers.settings import Settings
 
 MAX_CONNECTIONS = 2000
 _KEEP_ALIVE_S = 15
-_SHUTDOWN_S = 8
+# Workers are told to stop at the same moment; what they say last must still be passed on.
+_SHUTDOWN_S = int(ANSWER_LIMIT_S) + 5
 _MAX_HEADER_BYTES = 32 * 2**10
 _BACKLOG = 512
-
-
-class StartRefusedError(Exception):
-    """The gateway must not or cannot start; the message says the way out."""
 
 
 class _Server(uvicorn.Server):
@@ -55,9 +53,9 @@ def main() -> int:
     try:
         listener = bind(settings.host, settings.port)
         client = connect(settings)
-    except (StartRefusedError, LanewiseError) as error:
+    except LanewiseError as error:
         print(f"service: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code if isinstance(error, StartRefused) else 1
     asyncio.run(_serve(client, settings, listener))
     return 0
 
@@ -65,7 +63,7 @@ def main() -> int:
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket.
 
-    Raises: StartRefusedError when the address is taken or not ours.
+    Raises: StartRefused when the address is taken or not ours.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's algorithm off only where the protocol is named; with it on, the end of
@@ -78,35 +76,29 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise StartRefusedError(
+            raise StartRefused(
                 f"port {port} of {host} is taken; stop what uses it, or choose another with "
                 "LANEWISE_PORT (0: a free one)"
             ) from error
-        raise StartRefusedError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise StartRefused(f"cannot listen on {host}:{port}: {error.strerror}") from error
     return listener
 
 
 def connect(settings: Settings) -> Client:
     """The client, after the checks that keep an open service off the network.
 
-    Raises: StartRefusedError, StoreUnusable.
+    Raises: StartRefused, StoreUnusable.
     """
     if not settings.redis_url:
-        raise StartRefusedError(
+        raise StartRefused(
             "LANEWISE_REDIS_URL is empty; `lanewise serve` starts a Redis of its own"
         )
-    is_local = _is_loopback(settings.host)
-    if settings.auth == "off" and not is_local:
-        raise StartRefusedError(
-            f"auth is off, but {settings.host} can be reached from outside; bind 127.0.0.1"
-        )
     client = Client.connect(settings)
-    if not is_local and client.store.keys.count_active() == 0:
+    try:
+        check_exposure(settings, client.store.keys.count_active())
+    except StartRefused:
         client.close()
-        raise StartRefusedError(
-            f"{settings.host} can be reached from outside and there is no API key yet; make one "
-            "with `lanewise keys create`"
-        )
+        raise
     return client
 
 
@@ -136,15 +128,6 @@ async def _serve(client: Client, settings: Settings, listener: socket.socket) ->
         await server.serve(sockets=[listener])
     finally:
         await client.aclose()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _set_up_logging(level: str) -> None:

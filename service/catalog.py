@@ -12,10 +12,10 @@ from starlette.concurrency import run_in_threadpool
 from service.context import Gateway
 from service.errors import NotFound, Unavailable, shown
 from workers.client import served_name
+from workers.presence import GONE_AFTER_S
 from workers.protocol import VideoLimits, WorkerFacts, WorkerState
 
 Role = Literal["llm", "video"]
-STALE_AFTER = timedelta(seconds=20)
 _LOADING_RETRY_S = 5
 _ABSENT_RETRY_S = 15
 
@@ -27,7 +27,7 @@ def is_ready(worker: WorkerFacts, now: datetime | None = None) -> bool:
 
 def is_heard(worker: WorkerFacts, now: datetime | None = None) -> bool:
     """Whether a worker was heard of lately."""
-    return (now or datetime.now(UTC)) - worker.beat_at <= STALE_AFTER
+    return (now or datetime.now(UTC)) - worker.beat_at <= timedelta(seconds=GONE_AFTER_S)
 
 
 def configured(gateway: Gateway, role: Role) -> str | None:

@@ -8,7 +8,6 @@ ServiceError
     ├── Forbidden             403
     ├── NotFound              404
     ├── DeadlinePassed        408  the caller's own bound; tells clients not to retry
-    ├── Conflict              409  tells clients not to retry
     ├── TooLarge              413
     ├── UnsupportedMedia      415
     ├── KeyReused             422  one idempotency key, two bodies
@@ -101,14 +100,6 @@ class DeadlinePassed(ApiError):
 
     status = 408
     default_code = "deadline_exceeded"
-    default_headers: ClassVar[Mapping[str, str]] = {"x-should-retry": "false"}
-
-
-class Conflict(ApiError):
-    """The thing's state does not allow it; asking again changes nothing."""
-
-    status = 409
-    default_code = "conflict"
     default_headers: ClassVar[Mapping[str, str]] = {"x-should-retry": "false"}
 
 

@@ -1,4 +1,4 @@
-"""Identifiers that the gateway makes or checks."""
+"""Identifiers that the gateway makes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import secrets
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_RESOURCE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def make_chat_id() -> str:
@@ -24,11 +23,6 @@ def request_id(asked: str | None) -> str:
     if asked is not None and _REQUEST_ID.fullmatch(asked):
         return asked
     return f"req_{secrets.token_hex(12)}"
-
-
-def is_resource_id(text: str) -> bool:
-    """Whether `text` can be an id of ours at all; anything else is not found, unasked."""
-    return _RESOURCE_ID.fullmatch(text) is not None
 
 
 def draw_seed() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,16 +42,15 @@ def create_batch(
     *,
     key_id: str,
     max_queued: int,
-    reuse: bool = True,
 ) -> BatchCreated:
     """Keep a batch and queue the jobs it needs, all or none.
 
-    With `reuse`, a shot whose fingerprint is known under this key and name keeps its job, unless
-    that failed, was cancelled or is dead. Equal fingerprints within the list share one job.
+    A shot whose fingerprint is known under this key and name keeps its job, unless that failed,
+    was cancelled or is dead. Equal fingerprints within the list share one job.
 
     Raises: QueueFull, InvalidText.
     """
-    known = _known_jobs(store, name, items, key_id) if reuse else {}
+    known = known_jobs(store, name, [item.fingerprint for item in items], key_id=key_id)
     missing = list({i.fingerprint: i for i in items if i.fingerprint not in known}.values())
     batch_id = store.batches.make_id()
     fresh = store.jobs.create_many(
@@ -61,14 +60,15 @@ def create_batch(
         max_queued=max_queued,
     )
     made = {item.fingerprint: job.id for item, job in zip(missing, fresh, strict=True)}
-    job_ids = known | made
+    job_ids = {text: job.id for text, job in known.items()} | made
     shots = [Shot(item.row, item.fingerprint, job_ids[item.fingerprint]) for item in items]
     batch = store.batches.create(name=name, key_id=key_id, shots=shots, batch_id=batch_id)
     return BatchCreated(batch, tuple(fresh))
 
 
-def _known_jobs(store: Store, name: str, items: Sequence[BatchItem], key_id: str) -> dict[str, str]:
-    found = store.batches.find_shots(
-        key_id=key_id, name=name, fingerprints={item.fingerprint for item in items}
-    )
-    return {text: job.id for text, job in found.items() if job.status not in _RUN_AGAIN}
+def known_jobs(
+    store: Store, name: str, fingerprints: Collection[str], *, key_id: str
+) -> dict[str, Job]:
+    """By fingerprint, the jobs of earlier lists of this key and name that need not run again."""
+    found = store.batches.find_shots(key_id=key_id, name=name, fingerprints=set(fingerprints))
+    return {text: job for text, job in found.items() if job.status not in _RUN_AGAIN}

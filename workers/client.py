@@ -18,7 +18,7 @@ from workers.chat.client import ChatClient
 from workers.chat.stream import ChatTiming
 from workers.errors import NoWorker
 from workers.presence import GONE_AFTER_S
-from workers.protocol import ChatEvent, ChatRequest, JobStatus, WorkerFacts
+from workers.protocol import ChatEvent, ChatRequest, WorkerFacts
 from workers.store import ArtifactStore, Store, open_store
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ class Client:
         *,
         key_id: str,
         idempotency: Idempotency | None = None,
-        batch_id: str | None = None,
     ) -> Created:
         """Queue a job; with a known idempotency key, the job that is already there.
 
@@ -99,16 +98,13 @@ class Client:
             labels,
             key_id=key_id,
             idempotency=idempotency,
-            batch_id=batch_id,
             max_queued=self.settings.max_queued,
         )
         if not created.replayed:
             self.send_job(created.job)
         return created
 
-    def submit_batch(
-        self, name: str, items: Sequence[BatchItem], *, key_id: str, reuse: bool = True
-    ) -> BatchCreated:
+    def submit_batch(self, name: str, items: Sequence[BatchItem], *, key_id: str) -> BatchCreated:
         """Queue the shots of a list that are new, changed or failed; see `create_batch`.
 
         Raises: QueueFull, InvalidText.
@@ -119,7 +115,6 @@ class Client:
             items,
             key_id=key_id,
             max_queued=self.settings.max_queued,
-            reuse=reuse,
         )
         for job in created.fresh:
             if not self.send_job(job):
@@ -184,7 +179,7 @@ class Client:
     # ------------------------------------------------------------ health
 
     def workers(self) -> list[WorkerFacts]:
-        """The workers heard of within the last 20 s."""
+        """The workers heard of within the last `GONE_AFTER_S`."""
         return self.store.workers.list(max_age_s=GONE_AFTER_S)
 
     def redis_ok(self) -> bool:
@@ -201,17 +196,6 @@ class Client:
         except SQLAlchemyError:
             return False
         return True
-
-    def queue_depth(self) -> dict[str, int]:
-        """How much waits: queued jobs as `video`, chat requests not yet taken as `llm`.
-
-        Raises: RedisError when the broker cannot be asked.
-        """
-        counts = self.store.jobs.counts()
-        depth = {"video": sum(n for (_, s), n in counts.items() if s == JobStatus.QUEUED)}
-        if self.settings.llm_model != "none":
-            depth["llm"] = self.messages("llm", served_name(self.settings.llm_model))
-        return depth
 
     def messages(self, role: str, model: str) -> int:
         """How many messages wait for the workers of a model.

@@ -5,6 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+# A worker that has to go lets its answers run for so long, then ends them with an error. Whoever
+# passes answers on must outlast this to deliver that end. Units: seconds.
+ANSWER_LIMIT_S = 15.0
+
 
 class Drain:
     """Set when the worker has been told to stop."""

@@ -10,6 +10,7 @@ LanewiseError
     │   ├── BatchNotFound
     │   └── KeyNotFound
     ├── JobNotRetryable       only failed, cancelled and dead jobs can run again
+    ├── FileInUse             a job that has not ended starts from the file
     ├── QueueFull             the bound on queued jobs is reached
     ├── IdempotencyMismatch   the key was used with another body
     ├── InvalidText           a text that no database can keep
@@ -86,6 +87,19 @@ class JobNotRetryable(StoreError):
         )
         self.id = job_id
         self.status = status
+
+
+class FileInUse(StoreError):
+    """A job that has not ended starts from the file."""
+
+    def __init__(self, file_id: str, job_id: str) -> None:
+        """Remember the file and the job that needs it."""
+        super().__init__(
+            f"File {file_id} is needed by job {job_id}, which has not ended; cancel the job, or "
+            "delete the file later."
+        )
+        self.id = file_id
+        self.job_id = job_id
 
 
 class QueueFull(StoreError):

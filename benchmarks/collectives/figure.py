@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.collectives.rows import Row
-from benchmarks.plot import BAR_HEIGHT_IN, BEHIND, OURS
+from benchmarks.plot import BAR_HEIGHT_IN, BEHIND, OURS, save, two_panels
 
 
 def save_collective_bars(rows: Sequence[Row], path: Path) -> Path:
@@ -14,15 +14,10 @@ def save_collective_bars(rows: Sequence[Row], path: Path) -> Path:
 
     Returns: the path written.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     shown = list(rows)[::-1]
     names = [row["row"] for row in shown]
     size = (14, 1.8 + BAR_HEIGHT_IN * len(shown))
-    figure, (left, right) = pyplot.subplots(1, 2, sharey=True, figsize=size)
+    figure, left, right = two_panels(sharey=True, figsize=size)
     ratios = [row["vs_peer"] or 0.0 for row in shown]
     left.barh(names, ratios, color=[OURS if ratio >= 1 else BEHIND for ratio in ratios])
     for place, (row, ratio) in enumerate(zip(shown, ratios, strict=True)):
@@ -35,9 +30,4 @@ def save_collective_bars(rows: Sequence[Row], path: Path) -> Path:
         axes.axvline(1, color="black", linewidth=0.8)
         axes.margins(y=0.01)
     first = shown[-1]
-    figure.suptitle(f"collectives, {first['machine']}, {first['commit']}")
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-    return path
+    return save(figure, f"collectives, {first['machine']}, {first['commit']}", path)

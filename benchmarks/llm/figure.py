@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.llm.rows import Row, Stamp
+from benchmarks.plot import save, two_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,27 +21,15 @@ def save_llm_bars(rows: Sequence[Row], path: Path, stamp: Stamp) -> Path:
 
     Returns: the path written.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     compared = [row for row in rows if row.get("vs_peer")][::-1]
     limited = [row for row in rows if row.get("of_limit")][::-1]
     height = 1.8 + _ROW_HEIGHT_IN * max(len(compared), len(limited), 2)
-    figure, (left, right) = pyplot.subplots(
-        1, 2, figsize=(13, height), gridspec_kw={"width_ratios": [3, 1.4]}
-    )
+    figure, left, right = two_panels(figsize=(13, height), gridspec_kw={"width_ratios": [3, 1.4]})
     _draw_peers(left, compared)
     right.barh([row["row"] for row in limited], [row["of_limit"] for row in limited], color="grey")
     right.axvline(1, color="black", linewidth=0.8)
     right.set_xlabel("of the measured limit")
-    figure.suptitle(f"lanewise against its peers: {stamp.machine}, {stamp.commit}")
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-    return path
+    return save(figure, f"lanewise against its peers: {stamp.machine}, {stamp.commit}", path)
 
 
 def _draw_peers(axes: Axes, compared: Sequence[Row]) -> None:

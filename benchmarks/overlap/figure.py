@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.plot import OURS
+from benchmarks.plot import OURS, save, two_panels
 from benchmarks.report import commit, machine
 
 if TYPE_CHECKING:
@@ -19,24 +19,14 @@ Rows = Sequence[Mapping[str, Any]]
 
 def save_overlap_figure(rows: Rows, path: Path) -> Path:
     """Draw the rows: stages on the left, rates on the right. Returns: the path written."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     stages = [row for row in rows if row["unit"] == "tok/s"]
     rates = [row for row in rows if row["unit"] == "x serial"]
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(15, 5.2))
+    figure, left, right = two_panels(figsize=(15, 5.2))
     _bars(left, stages, "tokens per second over two ranks")
     left.set_xscale("log")
     _bars(right, rates, "times the serial prefill")
     facts = machine()
-    figure.suptitle(f"overlap on {facts['cpu']}, torch {facts['torch']}, {commit()}")
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-    return path
+    return save(figure, f"overlap on {facts['cpu']}, torch {facts['torch']}, {commit()}", path)
 
 
 def _bars(axes: Axes, rows: Rows, label: str) -> None:

@@ -28,6 +28,7 @@ def swiglu(args: tuple[Any, ...], options: dict[str, Any]) -> Callable[[], torch
 
     x_T2I = args[0].contiguous()
     require(options["quant"] == "none", "it does not quantise here")
+    require("gain" not in options, "it has no gain")
     require(options["clamp"] is None, "it does not clamp")
     require(x_T2I.dtype != torch.float32, "16-bit floats alone")
     return lambda: silu_and_mul(x_T2I)

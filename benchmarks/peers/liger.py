@@ -26,6 +26,7 @@ def swiglu(args: tuple[Any, ...], options: dict[str, Any]) -> Callable[[], torch
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction
 
     require(options["quant"] == "none", "it does not quantise")
+    require("gain" not in options, "it has no gain")
     require(options["clamp"] is None, "it does not clamp")
     gate_TI, up_TI = (half.contiguous() for half in args[0].chunk(2, dim=-1))
     return lambda: LigerSiLUMulFunction.apply(gate_TI, up_TI)

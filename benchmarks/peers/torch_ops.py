@@ -26,6 +26,7 @@ def rms_norm(args: tuple[Any, ...], options: _Options) -> Callable[[], torch.Ten
 def swiglu(args: tuple[Any, ...], options: _Options) -> Callable[[], torch.Tensor]:
     """`F.silu(gate) * up`, as every eager model has it."""
     require(options["quant"] == "none", "torch does not quantise in its activation")
+    require("gain" not in options, "F.silu has no gain")
     x_T2I, clamp = args[0], options["clamp"]
 
     def call() -> torch.Tensor:

@@ -20,9 +20,10 @@ import torch
 
 from benchmarks.limits import Limits, measure_limits
 from benchmarks.peers.ops import Peer, peers_of
-from benchmarks.plot import figure_path, save_kernel_bars
+from benchmarks.plot import figure_path
 from benchmarks.report import print_table, save_json
 from benchmarks.suites.kernel_cases import cases_for, parse_case
+from benchmarks.suites.kernel_figure import save_kernel_bars
 from benchmarks.suites.kernel_oracle import ALLOWED, Trial, make_trial
 from benchmarks.timing import (
     FULL,

@@ -145,7 +145,9 @@ class Answers:
         self, request_id: str, cause: str, *, kind: type[RequestFailed] = RequestFailed
     ) -> None:
         """Drop a request and keep the failure for `take_failures`."""
-        _LOG.error("request %s failed: %s", request_id, cause)
+        # A deadline is the caller's own bound: nothing that its service should be looked at for.
+        level = logging.INFO if kind is DeadlineExceeded else logging.ERROR
+        _LOG.log(level, "request %s failed: %s", request_id, cause)
         self.drop(request_id)
         self._failures.append((request_id, kind(f"request {request_id}: {cause}")))
 

@@ -2,14 +2,15 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llm_engine.chat.call_deltas import joined, new_call_id
 from llm_engine.chat.channels import ChannelMarkers, ChannelStart
 from llm_engine.chat.held import num_held
 from llm_engine.chat.parser import ParsedText
-from llm_engine.types import Tool, ToolCallDelta
+from llm_engine.chat.state_parser import StateParser
+from llm_engine.types import Tool
 
 _LOG = logging.getLogger(__name__)
 # What is longer is no header; a function's name has at most 64 characters.
@@ -32,14 +33,7 @@ class ChannelOutput:
         return replace(self, needs_special_tokens=is_needed)
 
 
-@dataclass(slots=True)
-class _Output:
-    content: list[str] = field(default_factory=list[str])
-    reasoning: list[str] = field(default_factory=list[str])
-    calls: list[ToolCallDelta] = field(default_factory=list[ToolCallDelta])
-
-
-class ChannelParser:
+class ChannelParser(StateParser):
     """An `OutputParser` of messages on channels.
 
     The analysis channel is reasoning, a message to a tool on offer is a call, all else is content;
@@ -49,47 +43,22 @@ class ChannelParser:
 
     def __init__(self, form: ChannelOutput, new_id: Callable[[], str] = new_call_id) -> None:
         """Stand where the prompt left the answer."""
-        self._form = form
+        step = self._opening if form.start == "header" else self._message
+        super().__init__(step, new_id, needs_special_tokens=form.needs_special_tokens)
         self._markers = form.markers
         self._names = frozenset(tool.name for tool in form.tools)
-        self._new_id = new_id
-        self._held = ""
-        self._out = _Output()
-        self._num_calls = 0
         self._target: _Target = "reasoning" if form.start == "analysis" else "content"
         self._is_fresh = True  # nothing of this message was handed on yet
         self._has_text: dict[_Target, bool] = {"reasoning": False, "content": False}
-        self._step = self._opening if form.start == "header" else self._message
-
-    @property
-    def needs_special_tokens(self) -> bool:
-        """Whether the text must be decoded with special tokens shown."""
-        return self._form.needs_special_tokens
-
-    @property
-    def num_tool_calls(self) -> int:
-        """Calls begun so far."""
-        return self._num_calls
-
-    def push(self, text: str) -> ParsedText:
-        """Take the next piece of decoded text."""
-        self._held += text
-        return self._run(is_last=False)
 
     def flush(self) -> ParsedText:
         """Everything held back, once it is known that nothing follows."""
-        parsed = self._run(is_last=True)
+        parsed = super().flush()
         if self._step != self._message:
             return parsed
         self._end_message()
         closing = self._run(is_last=True)
         return replace(parsed, tool_calls=joined((*parsed.tool_calls, *closing.tool_calls)))
-
-    def _run(self, *, is_last: bool) -> ParsedText:
-        while self._step(is_last):
-            pass
-        out, self._out = self._out, _Output()
-        return ParsedText("".join(out.content), "".join(out.reasoning), joined(out.calls))
 
     def _opening(self, is_last: bool) -> bool:
         """Behind the role that the prompt ends with: the rest of a header, or mere text."""
@@ -126,8 +95,7 @@ class ChannelParser:
         name = (header.recipient or "").removeprefix(self._markers.namespace)
         if name in self._names:
             self._begin("call")
-            self._out.calls.append(ToolCallDelta(self._num_calls, self._new_id(), name, ""))
-            self._num_calls += 1
+            self._begin_call(name)
             return
         if header.recipient is not None:
             _LOG.warning("the model wrote to %r, which is no tool on offer", header.recipient)
@@ -181,10 +149,10 @@ class ChannelParser:
         if not text:
             return
         if self._target == "call":
-            self._out.calls.append(ToolCallDelta(self._num_calls - 1, None, None, text))
+            self._extend_call(text)
         else:
             is_joined = self._is_fresh and self._has_text[self._target]
-            parts = self._out.reasoning if self._target == "reasoning" else self._out.content
+            parts = self._found.reasoning if self._target == "reasoning" else self._found.content
             parts.append(f"\n{text}" if is_joined else text)
             self._has_text[self._target] = True
         self._is_fresh = False

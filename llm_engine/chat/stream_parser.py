@@ -2,17 +2,17 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from llm_engine.chat.call_deltas import joined, new_call_id, salvaged
+from llm_engine.chat.call_deltas import new_call_id, salvaged
 from llm_engine.chat.call_reader import CallReader, JsonCallReader
 from llm_engine.chat.families import ReasoningMarkers
 from llm_engine.chat.formats import CallFormat
 from llm_engine.chat.held import num_held
 from llm_engine.chat.pair_reader import PairCallReader
-from llm_engine.chat.parser import ParsedText
-from llm_engine.types import Tool, ToolCallDelta
+from llm_engine.chat.state_parser import StateParser
+from llm_engine.types import Tool
 
 _LOG = logging.getLogger(__name__)
 ReasoningStart = Literal["open", "possible", "off"]
@@ -38,14 +38,7 @@ class OutputFormat:
         return replace(self, needs_special_tokens=is_needed)
 
 
-@dataclass(slots=True)
-class _Output:
-    content: list[str] = field(default_factory=list[str])
-    reasoning: list[str] = field(default_factory=list[str])
-    calls: list[ToolCallDelta] = field(default_factory=list[ToolCallDelta])
-
-
-class StreamParser:
+class StreamParser(StateParser):
     """An `OutputParser` over one output format.
 
     White space around reasoning and between calls belongs to the markers. A call that cannot be
@@ -54,48 +47,17 @@ class StreamParser:
 
     def __init__(self, form: OutputFormat, new_id: Callable[[], str] = new_call_id) -> None:
         """Stand at the beginning of the answer."""
+        step = {"open": self._reasoning, "possible": self._begin, "off": self._content}[
+            form.start if form.reasoning is not None else "off"
+        ]
+        super().__init__(step, new_id, needs_special_tokens=form.needs_special_tokens)
         self._form = form
-        self._new_id = new_id
-        self._held = ""
-        self._out = _Output()
-        self._num_calls = 0
         self._reader: CallReader | None = None
         self._opener = ""
-        self._has_begun = False
         # At the beginning of a run of content its white space waits for what follows.
         self._is_leading = True
         self._drops_space = False
         self._is_first = True
-        self._step: Callable[[bool], bool] = {
-            "open": self._reasoning,
-            "possible": self._begin,
-            "off": self._content,
-        }[form.start if form.reasoning is not None else "off"]
-
-    @property
-    def needs_special_tokens(self) -> bool:
-        """Whether the text must be decoded with special tokens shown."""
-        return self._form.needs_special_tokens
-
-    @property
-    def num_tool_calls(self) -> int:
-        """Calls begun so far."""
-        return self._num_calls
-
-    def push(self, text: str) -> ParsedText:
-        """Take the next piece of decoded text."""
-        self._held += text
-        return self._run(is_last=False)
-
-    def flush(self) -> ParsedText:
-        """Everything held back, once it is known that nothing follows."""
-        return self._run(is_last=True)
-
-    def _run(self, *, is_last: bool) -> ParsedText:
-        while self._step(is_last):
-            pass
-        out, self._out = self._out, _Output()
-        return ParsedText("".join(out.content), "".join(out.reasoning), joined(out.calls))
 
     def _begin(self, is_last: bool) -> bool:
         """Whether the answer begins with reasoning."""
@@ -119,7 +81,7 @@ class StreamParser:
             self._is_leading = not self._held
         end = self._held.find(marker)
         if end >= 0:
-            self._out.reasoning.append(self._held[:end].rstrip())
+            self._found.reasoning.append(self._held[:end].rstrip())
             self._held = self._held[end + len(marker) :]
             self._is_leading = self._drops_space = True
             self._step = self._content
@@ -127,7 +89,7 @@ class StreamParser:
         cut = len(self._held)
         if not is_last:
             cut = len(self._held[: cut - num_held(self._held, (marker,))].rstrip())
-        self._out.reasoning.append(self._held[:cut])
+        self._found.reasoning.append(self._held[:cut])
         self._held = self._held[cut:]
         return False
 
@@ -139,12 +101,12 @@ class StreamParser:
         found = [(at, opener) for opener in openers if (at := self._held.find(opener)) >= 0]
         if found:
             at, opener = min(found)
-            self._out.content.append(self._held[:at])
+            self._found.content.append(self._held[:at])
             self._held = self._held[at + len(opener) :]
             self._open(opener)
             return True
         cut = len(self._held) - (0 if is_last else num_held(self._held, openers))
-        self._out.content.append(self._held[:cut])
+        self._found.content.append(self._held[:cut])
         self._held = self._held[cut:]
         return False
 
@@ -175,7 +137,7 @@ class StreamParser:
         make = JsonCallReader if self._form.calls.style == "json" else PairCallReader
         self._reader = make(self._form.calls, self._form.tools)
         self._opener = opener
-        self._has_begun = self._is_first = False
+        self._is_first = False
         self._step = self._call
 
     def _call(self, is_last: bool) -> bool:
@@ -184,12 +146,9 @@ class StreamParser:
         if read.status == "rejected":
             return self._give_back(is_last)
         if read.name is not None:
-            self._has_begun = True
-            self._out.calls.append(ToolCallDelta(self._num_calls, self._new_id(), read.name, ""))
-            self._num_calls += 1
+            self._begin_call(read.name)
         if read.arguments:
-            index = self._num_calls - 1
-            self._out.calls.append(ToolCallDelta(index, None, None, read.arguments))
+            self._extend_call(read.arguments)
         self._held = self._held[read.num_used :]
         if read.status == "done":
             self._leave_call()
@@ -210,15 +169,13 @@ class StreamParser:
         inner = self._held[:end] if end >= 0 else ""
         call = salvaged(inner, self._form.tools) if end >= 0 else None
         if call is not None:
-            name, arguments = call
-            self._out.calls.append(ToolCallDelta(self._num_calls, self._new_id(), name, arguments))
-            self._num_calls += 1
+            self._begin_call(*call)
             self._held = self._held[end + len(close or "") :]
             self._leave_call()
             return True
         _LOG.warning("what the model wrote is no call of a tool on offer: delivered as content")
         cut = len(inner) + len(close or "") if end >= 0 else 0
-        self._out.content.append(self._opener + self._held[:cut])
+        self._found.content.append(self._opener + self._held[:cut])
         self._held = self._held[cut:]
         self._reader = None
         self._is_leading = False

@@ -11,12 +11,11 @@ from service.batch.plan import BatchPlanner, PlannedShot
 from service.context import Gateway
 from service.errors import TooManyRequests
 from service.schemas.batches import BatchView, ShotView, batch_view, row_of
-from workers.client import BatchItem
+from workers.batch_intake import BatchItem, known_jobs
 from workers.protocol import Job, JobStatus
 from workers.store.batches import Batch
 
 _FAILED = {JobStatus.FAILED, JobStatus.DEAD}
-_RUN_AGAIN = {*_FAILED, JobStatus.CANCELLED, JobStatus.CANCELLING}
 
 
 def submit_batch(gateway: Gateway, principal: Principal, raw: RawBatch) -> BatchView:
@@ -108,10 +107,8 @@ def _known(
     gateway: Gateway, principal: Principal, name: str, shots: Collection[PlannedShot]
 ) -> dict[str, Job]:
     """Jobs of earlier batches of this name that a submission would use again."""
-    found = gateway.client.store.batches.find_shots(
-        key_id=principal.key_id, name=name, fingerprints={shot.fingerprint for shot in shots}
-    )
-    return {text: job for text, job in found.items() if job.status not in _RUN_AGAIN}
+    fingerprints = {shot.fingerprint for shot in shots}
+    return known_jobs(gateway.client.store, name, fingerprints, key_id=principal.key_id)
 
 
 def _count(view: BatchView) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from service.http.json_values import as_list
+from service.video.request import MAX_SEED
 
 MAX_NAME_CHARS = 128
 MAX_TEXT_CHARS = 100_000
 MAX_TAGS = 16
 MAX_TAG_CHARS = 64
 MAX_SEEDS = 100
-MAX_SEED = 2**63 - 1
 MAX_PRIORITY = 100
 _SIZE = re.compile(r"(\d{1,6})\s*[xX×]\s*(\d{1,6})")
 _WHOLE = re.compile(r"[+-]?\d{1,19}(\.0*)?")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.chat.chunks import Chunks, Head
+from service.chat.chunks import Chunks
 from service.chat.tokens import logprob_entries
+from service.generation.head import Head
 from service.generation.turn import Json, usage
 from workers.protocol import ChatDelta, ChatDone, PromptScored, ToolCallDelta
 

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from service.chat.tokens import logprob_entries
+from service.generation.head import Head
 from service.generation.joining import is_plain
 from service.generation.text_line import TextLine
 from service.generation.turn import Json, usage
 from service.http.stream import sse
 from workers.protocol import ChatDelta, ChatDone, ToolCallDelta
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """What every chunk of an answer has in common."""
-
-    id: str
-    created: int
-    model: str
-    fingerprint: str | None = None
-
-    def fields(self, kind: str) -> Json:
-        """The fields that open an answer or a chunk of the type `kind`."""
-        fields: Json = {
-            "id": self.id, "object": kind, "created": self.created, "model": self.model,
-        }  # fmt: skip
-        return (
-            fields
-            if self.fingerprint is None
-            else fields | {"system_fingerprint": self.fingerprint}
-        )
 
 
 class Chunks:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from service.commands.connection import Connection, connect
-from service.commands.options import service_options
+from service.commands.options import FiniteRange, service_options
 from service.terminal import CommandFailed, OptionValue
 
 
@@ -46,7 +46,7 @@ class Conversation:
 @click.command()
 @click.argument("message", required=False)
 @click.option("--system", metavar="TEXT", help="System prompt.")
-@click.option("--temperature", type=click.FloatRange(0, 2), help="0 is greedy.")
+@click.option("--temperature", type=FiniteRange(0, 2), help="0 is greedy.")
 @click.option(
     "--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Longest answer."
 )

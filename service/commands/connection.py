@@ -1,4 +1,4 @@
-"""Finding the running service, and one call to it."""
+"""Finding the running service, and calls to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 import click
 import httpx
 
-from service.terminal import CommandFailed, exit_code_for
+from service.terminal import CommandFailed, ExitCode, exit_code_for
 from workers.settings import Settings
 
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
@@ -34,12 +34,22 @@ class Connection:
     """A running service and the key to it."""
 
     def __init__(self, url: str, key: str) -> None:
-        """Take the address; nothing is dialled yet."""
+        """Take the address; nothing is dialled yet.
+
+        Raises: CommandFailed for an address or a key that cannot be one.
+        """
+        if not (key.isascii() and key.isprintable()):
+            text = "The key holds a character that no key has."
+            raise CommandFailed(text, hint="copy it again", code=ExitCode.USAGE)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.url = url.rstrip("/")
-        self._client = httpx.Client(
-            base_url=self.url, headers=headers, timeout=_TIMEOUT, trust_env=False
-        )
+        try:
+            self._client = httpx.Client(
+                base_url=self.url, headers=headers, timeout=_TIMEOUT, trust_env=False
+            )
+        except httpx.InvalidURL as error:
+            text = f"{self.url} is no address: {error}"
+            raise CommandFailed(text, code=ExitCode.USAGE) from None
 
     def __enter__(self) -> Self:
         """Open for a `with` block."""
@@ -56,6 +66,12 @@ class Connection:
         """
         response = self._send(method, path, **content)
         return response.json() if response.content else None
+
+    def upload(self, name: str, content: bytes) -> str:
+        """Store a picture; the id of its file."""
+        files = {"file": (name, content)}
+        answer = self.call("POST", "/v1/files", files=files, data={"purpose": "vision"})
+        return str(answer["id"])
 
     def download(self, path: str) -> Iterator[bytes]:
         """The bytes of a file of the service, piece by piece."""
@@ -109,6 +125,10 @@ class _Reporting:
             raise CommandFailed(f"Nothing answers at {self._url}.", hint=_START_IT) from None
         if isinstance(error, httpx.TimeoutException):
             raise CommandFailed(f"{self._url} did not answer in time.", hint="try again") from None
+        if isinstance(error, UnicodeEncodeError):
+            text = "The text holds bytes that are no UTF-8."
+            hint = "convert it, for example with iconv"
+            raise CommandFailed(text, hint=hint, code=ExitCode.USAGE) from None
         if isinstance(error, httpx.HTTPError | httpx.InvalidURL):
             raise CommandFailed(f"The call to {self._url} broke off: {error}") from None
 
@@ -150,7 +170,7 @@ def _way_out(status: int, code: str | None) -> str:
     if status == 429:
         return "wait until some jobs have finished, then try again"
     if code == "no_worker_for_model":
-        return "wait a little; `lanewise jobs` and the page show when the worker is ready"
+        return "wait a little; the page and /readyz show when the worker is ready"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +29,22 @@ class _Size(click.ParamType):
         if match is None or match[2] not in self._units:
             self.fail(f"{value!r} is not a size such as 512MiB, 2GiB or 4096.", param, ctx)
         return int(match[1]) * self._units[match[2]]
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without NaN, which click's lets through, and infinities."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - click's hook
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """The number."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{number} is no finite number.", param, ctx)
+        return number
 
 
 SIZE = _Size()
@@ -58,8 +75,8 @@ def clip_options(command: Command) -> Command:
     for option in reversed(
         (
             click.option("--prompt", "-p", required=True, help="How the picture should move."),
-            click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Length."),
-            click.option("--fps", type=click.FloatRange(0, min_open=True), help="Frame rate."),
+            click.option("--seconds", type=FiniteRange(0, min_open=True), help="Length."),
+            click.option("--fps", type=FiniteRange(0, min_open=True), help="Frame rate."),
             click.option("--size", metavar="WxH", help="Pixels.  [default: as the picture]"),
             click.option("--fit", type=click.Choice(["crop", "pad"]), help="How to fit."),
             click.option("--seed", type=click.IntRange(0), help="Same seed, same clip."),

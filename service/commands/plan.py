@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from service.commands.child import run_workers
+from service.commands.options import FiniteRange
 from service.terminal import OptionValue
 
 
@@ -34,11 +35,16 @@ from service.terminal import OptionValue
 @click.option("--clients", type=click.IntRange(1), help="Callers at a time.  [default: 8]")
 @click.option("--answer-tokens", type=click.IntRange(1), help="Of an answer.  [default: 512]")
 @click.option("--wire", type=click.Choice(["bf16", "int8"]), help="int8 changes numbers.")
-@click.option("--price-per-hour", type=click.FloatRange(0), help="Of the machine; any currency.")
+@click.option("--price-per-hour", type=FiniteRange(0), help="Of the machine; any currency.")
 @click.option("--against", metavar="NAME|FILE", help="Another machine to compare with.")
 @click.option("--calibrate", is_flag=True, help="Measure this machine; takes no MODEL.")
 @click.option("--validate", is_flag=True, help="Predict runs of two ranks, run them, compare.")
-@click.option("--limit", type=float, metavar="SECONDS", help="Of --validate.  [default: 45]")
+@click.option(
+    "--limit",
+    type=FiniteRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Of --validate.  [default: 45]",
+)
 @click.option("--data", metavar="FOLDER", help="Folder of calibrations.  [default: as set]")
 @click.pass_context
 def plan(ctx: click.Context, model: str | None, **options: OptionValue) -> None:

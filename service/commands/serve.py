@@ -61,7 +61,7 @@ _SETTING_OF_OPTION = {
 @click.option("--kv-cache", type=SIZE, help="KV cache, such as 2GiB.  [default: what fits]")
 @click.option("--host-cache", type=SIZE, help="Host memory behind the cache.  [default: 0]")
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Answers at once.  [default: 32]")
-@click.option("--chunk", type=click.IntRange(1), help="Prompt tokens a step.  [default: 512]")
+@click.option("--chunk", type=click.IntRange(1), help="Prompt tokens a step.  [default: chosen]")
 @click.option("--prefix-cache/--no-prefix-cache", default=None, help="Reuse computed prompts.")
 @click.option("--speculation", type=click.Choice(["auto", "off", "ngram"]), help="Draft tokens.")
 @click.option("--batch-invariant", is_flag=True, default=None, help="Bit-equal in any batch.")

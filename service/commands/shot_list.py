@@ -11,7 +11,6 @@ from typing import Any
 
 from service.batch.shots import ShotProblem, ShotRow, find_missing_images, parse_shots
 from service.commands.connection import Connection
-from service.commands.watching import upload
 from service.terminal import CommandFailed, ExitCode
 
 _MOST_SHOWN = 50
@@ -50,7 +49,7 @@ def upload_pictures(connection: Connection, path: Path, rows: Sequence[ShotRow])
         content = picture_path(path, image).read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         if digest not in by_hash:
-            by_hash[digest] = upload(connection, Path(image).name, content)
+            by_hash[digest] = connection.upload(Path(image).name, content)
         files[image] = by_hash[digest]
     return files
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from service.commands.connection import Connection, connect
 from service.commands.downloads import clip_of, save_artifact, sheet_of
 from service.commands.options import clip_options, service_options
-from service.commands.watching import upload, wait_for_job
+from service.commands.watching import wait_for_job
 from service.terminal import CommandFailed, OptionValue, clock, size_text
 
 
@@ -51,7 +51,7 @@ def submit(
     """Upload the picture and queue the job; the job."""
     given = {name: value for name, value in choices.items() if value not in (None, ())}
     body = {n: list(v) if isinstance(v, tuple) else v for n, v in given.items()}
-    body["image"] = upload(connection, image.name, image.read_bytes())
+    body["image"] = connection.upload(image.name, image.read_bytes())
     job: dict[str, Any] = connection.call("POST", "/jobs", json=body)
     return job
 

@@ -20,13 +20,6 @@ class Interrupted(CommandFailed):
     """The person at the terminal stopped the command."""
 
 
-def upload(connection: Connection, name: str, content: bytes) -> str:
-    """Store a picture; the id of its file."""
-    files = {"file": (name, content)}
-    answer = connection.call("POST", "/v1/files", files=files, data={"purpose": "vision"})
-    return str(answer["id"])
-
-
 def poll_job(connection: Connection, job_id: str) -> Iterator[dict[str, Any]]:
     """The job now and again until it has ended."""
     while True:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from service.chat.chunks import Head
 from service.completions.echo import echoed_prompt
 from service.completions.logprobs import ClassicLogprobs
+from service.generation.head import Head
 from service.generation.turn import Json, usage
 from service.http.stream import sse
 from service.schemas.completions import CompletionBody

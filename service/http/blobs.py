@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 from urllib.parse import quote
 
 from fastapi import Request
@@ -19,15 +18,36 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.IGNORECASE)
 _SHOWN_INLINE = ("video/", "image/png", "image/jpeg", "image/webp", "application/json")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blob:
-    """A complete file of the store. Its hash is its ETag, since its path never changes content."""
+class Blob(Protocol):
+    """A complete file of the store: an artifact, or an uploaded file.
 
-    path: str
-    name: str
-    media_type: str
-    bytes: int
-    sha256: str
+    Its hash is its ETag, since its path never changes content.
+    """
+
+    @property
+    def path(self) -> str:
+        """Its place in the store."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What it is called where it is saved."""
+        ...
+
+    @property
+    def media_type(self) -> str:
+        """Its Content-Type."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """The hash of its content, in hex."""
+        ...
 
 
 def blob_response(request: Request, artifacts: ArtifactStore, blob: Blob) -> Response:

@@ -75,6 +75,8 @@ def from_store(error: store_errors.StoreError) -> ApiError:
         return KeyReused(message, param="Idempotency-Key")
     if isinstance(error, store_errors.JobNotRetryable):
         return BadRequest(message, code="job_not_retryable")
+    if isinstance(error, store_errors.FileInUse):
+        return BadRequest(message, code="file_in_use")
     if isinstance(error, store_errors.NotFound):
         return NotFound(message)
     if isinstance(error, store_errors.InvalidText):

@@ -11,13 +11,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import error_body, shown
+from service.errors import Unavailable, error_body, shown
+from service.http.error_responses import respond
 from service.ids import request_id
 from service.metrics import Metrics
+from workers.store.engine import is_storage_full
 
 _log = logging.getLogger("lanewise.service")
 _access = logging.getLogger("lanewise.access")
 _GONE_STATUS = 499  # the caller hung up; nothing is sent
+_NO_ROOM = "The service's disk or database is full: free some room there, then send this again."
 
 
 class Envelope:
@@ -41,9 +44,9 @@ class Envelope:
             await self._app(scope, receive, exchange.send)
         except ClientDisconnect:
             exchange.status = exchange.status or _GONE_STATUS
-        except Exception:  # noqa: BLE001 - the last handler: logged, and answered with a 500
+        except Exception as error:  # noqa: BLE001 - the last handler: logged, and answered
             _log.exception("request %s failed", exchange.request_id)
-            await exchange.send_failure(scope, receive)
+            await exchange.send_failure(error, scope, receive)
         finally:
             elapsed_s = time.perf_counter() - started
             template = _template(scope)
@@ -74,11 +77,14 @@ class _Exchange:
             headers.setdefault("x-content-type-options", "nosniff")
         await self._send(message)
 
-    async def send_failure(self, scope: Scope, receive: Receive) -> None:
+    async def send_failure(self, cause: Exception, scope: Scope, receive: Receive) -> None:
         if self.status:  # the answer has begun: all that is left is to cut it off
             raise ConnectionAbortedError(f"request {self.request_id} failed in mid-answer")
-        text = f"The service failed. Its log has the cause under {self.request_id}."
-        response = JSONResponse(error_body(text, "server_error"), status_code=500)
+        if is_storage_full(cause):
+            response = respond(Unavailable(_NO_ROOM, code="storage_full"))
+        else:
+            text = f"The service failed. Its log has the cause under {self.request_id}."
+            response = JSONResponse(error_body(text, "server_error"), status_code=500)
         await response(scope, receive, self.send)
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from service.auth import ChatKey
 from service.catalog import find_llm
 from service.chat.answer import ChatShape
-from service.chat.chunks import Head
 from service.context import GatewayDep
+from service.generation.head import Head
 from service.generation.turn import Turn
 from service.http.body import read_json, validate
 from service.http.openapi import errors, json_body
 from service.ids import make_chat_id
-from service.plan_header import fingerprint, plan_headers
+from service.plan_header import plan_headers
 from service.schemas.chat import ChatBody
 from service.schemas.chat_refusals import note_unknown, refuse_unsupported
 
@@ -55,12 +53,7 @@ async def create_chat_completion(request: Request, gateway: GatewayDep, key: Cha
         adapter=served.adapter,
         tenant=key.key_id,
     )
-    head = Head(
-        id=chat_id,
-        created=int(time.time()),
-        model=body.model,
-        fingerprint=fingerprint(served.worker),
-    )
+    head = Head.now(chat_id, body.model, served.worker)
     shape = ChatShape(
         head,
         num_choices=body.n or 1,

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from service.auth import ChatKey
 from service.catalog import find_llm
-from service.chat.chunks import Head
 from service.completions.answer import CompletionShape
 from service.context import GatewayDep
+from service.generation.head import Head
 from service.generation.turn import Turn
 from service.http.body import read_json, validate
 from service.http.openapi import errors, json_body
 from service.ids import make_completion_id
-from service.plan_header import fingerprint, plan_headers
+from service.plan_header import plan_headers
 from service.schemas.chat_refusals import note_unknown, refuse_replaced
 from service.schemas.completions import CompletionBody
 
@@ -51,11 +49,6 @@ async def create_completion(request: Request, gateway: GatewayDep, key: ChatKey)
         adapter=served.adapter,
         tenant=key.key_id,
     )
-    head = Head(
-        id=answer_id,
-        created=int(time.time()),
-        model=body.model,
-        fingerprint=fingerprint(served.worker),
-    )
+    head = Head.now(answer_id, body.model, served.worker)
     turn = Turn(gateway, asked, CompletionShape(head, body), plan_headers(served.worker))
     return await turn.answer(request, is_streamed=bool(body.stream))

@@ -12,7 +12,7 @@ from starlette.datastructures import UploadFile
 from service.auth import Principal, ReadKey, VideoKey
 from service.context import Gateway, GatewayDep
 from service.errors import BadRequest, UnsupportedMedia
-from service.http.blobs import Blob, blob_response
+from service.http.blobs import blob_response
 from service.http.body import is_form, read_form, read_upload, text_fields, validate
 from service.http.openapi import binary_answer, errors, form_body
 from service.schemas.files import DeletedFile, FileBody, FileList, FileView, Purpose, file_view
@@ -91,12 +91,15 @@ def get_file_content(
 ) -> Response:
     """The bytes as they were uploaded."""
     stored = gateway.client.store.files.get(file_id, key_id=key.sees)
-    return blob_response(request, gateway.client.store.artifacts, _blob(stored))
+    return blob_response(request, gateway.client.store.artifacts, stored)
 
 
 @router.delete("/v1/files/{file_id}", summary="Delete a file", responses=errors(404))
 def delete_file(file_id: FileId, gateway: GatewayDep, key: VideoKey) -> DeletedFile:
-    """Remove a file. Jobs that start from it can then not run again."""
+    """Remove a file. Jobs that started from it cannot run again; one that has not ended keeps it.
+
+    The latter is 400 `file_in_use`.
+    """
     gateway.client.store.files.delete(file_id, key_id=key.sees)
     return DeletedFile(id=file_id)
 
@@ -116,14 +119,4 @@ def _keep(
         media_type="application/octet-stream",
         key_id=principal.key_id,
         purpose=purpose,
-    )
-
-
-def _blob(stored: StoredFile) -> Blob:
-    return Blob(
-        path=stored.path,
-        name=stored.name,
-        media_type=stored.media_type,
-        bytes=stored.bytes,
-        sha256=stored.sha256,
     )

@@ -8,10 +8,9 @@ from fastapi.responses import Response
 from service.auth import LinkKey
 from service.context import GatewayDep
 from service.errors import NotFound
-from service.http.blobs import Blob, blob_response
+from service.http.blobs import blob_response
 from service.http.openapi import binary_answer, errors
 from service.routes.jobs import JobId
-from workers.protocol import Artifact
 
 router = APIRouter(tags=["jobs"])
 _BYTES = errors(404, 416) | binary_answer("application/octet-stream")
@@ -31,7 +30,7 @@ def get_artifact(
     job = gateway.client.store.jobs.get(job_id, key_id=key.sees)
     for artifact in job.artifacts:
         if artifact.name == name:
-            return blob_response(request, gateway.client.store.artifacts, artifact_blob(artifact))
+            return blob_response(request, gateway.client.store.artifacts, artifact)
     raise NotFound(f"The job {job.id} has no file of that name.")
 
 
@@ -46,22 +45,4 @@ def get_input_image(job_id: JobId, request: Request, gateway: GatewayDep, key: L
     """The picture that the job starts from, as it was uploaded."""
     job = gateway.client.store.jobs.get(job_id, key_id=key.sees)
     stored = gateway.client.store.files.get(job.request.image)
-    blob = Blob(
-        path=stored.path,
-        name=stored.name,
-        media_type=stored.media_type,
-        bytes=stored.bytes,
-        sha256=stored.sha256,
-    )
-    return blob_response(request, gateway.client.store.artifacts, blob)
-
-
-def artifact_blob(artifact: Artifact) -> Blob:
-    """An artifact as something to send."""
-    return Blob(
-        path=artifact.path,
-        name=artifact.name,
-        media_type=artifact.media_type,
-        bytes=artifact.bytes,
-        sha256=artifact.sha256,
-    )
+    return blob_response(request, gateway.client.store.artifacts, stored)

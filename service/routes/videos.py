@@ -16,7 +16,6 @@ from service.http.blobs import blob_response
 from service.http.body import read_json, validate
 from service.http.json_values import as_object
 from service.http.openapi import binary_answer, errors, json_body, json_or_form_body
-from service.routes.job_files import artifact_blob
 from service.routes.jobs import JobId
 from service.schemas.videos import (
     DeletedVideo,
@@ -106,7 +105,7 @@ def get_video_content(
         raise NotFound(f"The video {job.id} has {job.status.value}; there is no content.")
     for artifact in job.artifacts:
         if _VARIANTS[variant](artifact):
-            return blob_response(request, gateway.client.store.artifacts, artifact_blob(artifact))
+            return blob_response(request, gateway.client.store.artifacts, artifact)
     raise NotFound(f"The video {job.id} has no {variant}.", param="variant")
 
 

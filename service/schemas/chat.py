@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 
 from service.errors import BadRequest
 from service.http.json_values import has_lone_surrogate
-from service.schemas.base import MAX_INT, GenerationBody
 from service.schemas.chat_messages import Message, to_messages
 from service.schemas.chat_tools import MAX_TOOLS, ToolDefinition, tool_use
+from service.schemas.generation import MAX_INT, GenerationBody
 from service.schemas.structured import ResponseFormat, constraint_of
 from workers.protocol import ChatParams, ChatRequest, LLMLimits
 

@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, Field
 
 from service.errors import BadRequest
 from service.http.json_values import as_list
-from service.schemas.base import Body, Text
-from service.schemas.chat_tools import MAX_TOOLS, NAME
+from service.schemas.chat_tools import MAX_TOOLS
+from service.schemas.strict import NAME, Body, Text
 from workers.protocol import ChatMessage, ToolCall
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]

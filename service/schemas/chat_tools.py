@@ -8,17 +8,23 @@ from pydantic import Field
 
 from service.errors import BadRequest, shown
 from service.http.json_values import as_list, as_object
-from service.schemas.base import Body, Text
 from service.schemas.json_schemas import schema_text
+from service.schemas.strict import NAME, Body, Text
 from workers.protocol import ChatTool, ChatToolUse
 
 MAX_TOOLS = 128
-NAME = r"^[A-Za-z0-9_-]{1,64}$"
 _MAX_DESCRIPTION_CHARS = 16 * 2**10
+# What OpenAI makes of a function without `parameters`: its list of them is empty.
+_NO_PARAMETERS: dict[str, Any] = {
+    "type": "object", "properties": {}, "additionalProperties": False,
+}  # fmt: skip
 
 
 class FunctionTool(Body):
-    """A function: its name, what it does, and the JSON schema of its arguments."""
+    """A function: its name, what it does, and the JSON schema of its arguments.
+
+    Without `parameters` it takes none.
+    """
 
     name: str = Field(pattern=NAME)
     description: Text | None = Field(default=None, max_length=_MAX_DESCRIPTION_CHARS)
@@ -61,7 +67,7 @@ def tool_use(
 
 def _tool(place: int, definition: ToolDefinition) -> ChatTool:
     function = definition.function
-    parameters = function.parameters or {"type": "object", "properties": {}}
+    parameters = function.parameters or _NO_PARAMETERS
     return ChatTool(
         name=function.name,
         description=function.description or "",

@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from service.errors import BadRequest
 from service.http.json_values import as_list, has_lone_surrogate
-from service.schemas.base import MAX_INT, GenerationBody, check_ids
 from service.schemas.chat import MAX_CHOICES
+from service.schemas.generation import MAX_INT, GenerationBody, check_ids
 from service.schemas.structured import ResponseFormat, constraint_of
 from workers.protocol import ChatParams, ChatRequest, LLMLimits
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from service.errors import BadRequest
 from service.schemas.json_schemas import schema_text
+from service.schemas.strict import NAME, Body
 from workers.protocol import ChatConstraint
 
 _MAX_PATTERN_CHARS = 16 * 2**10
@@ -18,24 +19,20 @@ _MAX_OPTION_CHARS = 4096
 _Option = Annotated[str, Field(min_length=1, max_length=_MAX_OPTION_CHARS)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class JsonSchema(_Strict):
+class JsonSchema(Body):
     """A named JSON schema.
 
     Under `strict` a schema with a keyword that is unknown or cannot be followed is refused;
     without it such a keyword binds nothing.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    name: str = Field(pattern=NAME)
     description: str | None = Field(default=None, max_length=_MAX_PATTERN_CHARS)
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
     strict: bool | None = None
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(Body):
     """OpenAI's three kinds."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -61,10 +58,10 @@ class ResponseFormat(_Strict):
         return ChatConstraint(kind="json_schema", source=text, strict=strict)
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(Body):
     """Exactly one of: a regular expression, a choice, a Lark grammar, a JSON schema."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     regex: str | None = Field(default=None, min_length=1, max_length=_MAX_PATTERN_CHARS)
     choice: list[_Option] | None = Field(default=None, min_length=1, max_length=_MAX_OPTIONS)

@@ -49,7 +49,7 @@ class SubmissionBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    kind: Literal[JobKind.IMAGE_TO_VIDEO] = JobKind.IMAGE_TO_VIDEO
+    kind: JobKind = JobKind.IMAGE_TO_VIDEO
     model: Annotated[str | None, BeforeValidator(_blank_is_none)] = Field(
         default=None, max_length=256, description="Default: the deployment's video model."
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_an_answer_is_printed_as_it_comes(lanewise):
     result = lanewise("chat", "hello", "--temperature", "0", "--max-tokens", "5")
@@ -37,3 +39,18 @@ def test_a_wrong_key_is_named_as_such(stub):
     assert result.exit_code == 1
     assert "This API key is not known." in result.output
     assert "lanewise keys create" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments", [["caf\udce9"], ["hi", "--system", "\udcff"], ["hi", "--model", "\udcff"]]
+)
+def test_text_that_is_no_utf8_is_wrong_usage(lanewise, arguments):
+    result = lanewise("chat", *arguments)
+    assert result.exit_code == 2
+    assert "UTF-8" in result.output
+
+
+def test_a_temperature_that_is_no_number_is_wrong_usage(lanewise):
+    result = lanewise("chat", "hi", "--temperature", "nan")
+    assert result.exit_code == 2
+    assert "--temperature" in result.output

@@ -87,6 +87,21 @@ def test_an_address_without_a_scheme_is_wrong_usage():
 
 
 @pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--url", "http://[::1"], "http://[::1"),
+        (["--url", "http://127.0.0.1:9", "--key", "sk-é"], "key"),
+        (["--url", "http://127.0.0.1:9", "--key", "sk-a\nb"], "key"),
+    ],
+)
+def test_what_can_be_no_address_or_key_is_wrong_usage(options, named):
+    result = CliRunner().invoke(main, ["jobs", *options])
+    assert result.exit_code == 2
+    assert result.output.startswith("error: ")
+    assert named in result.output
+
+
+@pytest.mark.parametrize(
     ("option", "value", "named"),
     [
         ("--llm-devices", "a-b", "llm_devices"),

@@ -88,3 +88,19 @@ def test_what_is_missing_is_named(lanewise, picture, missing):
     result = lanewise("video", *arguments)
     assert result.exit_code == 2
     assert missing in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--seconds", "nan"), ("--seconds", "inf"), ("--fps", "inf")]
+)
+def test_lengths_that_are_no_number_are_wrong_usage(lanewise, picture, option, value):
+    result = lanewise("video", str(picture), "--prompt", "p", option, value)
+    assert result.exit_code == 2
+    assert option in result.output
+
+
+def test_a_prompt_that_is_no_utf8_is_wrong_usage(lanewise, picture, stub):
+    result = lanewise("video", str(picture), "--prompt", "caf\udce9")
+    assert result.exit_code == 2
+    assert "UTF-8" in result.output
+    assert not stub.state.jobs

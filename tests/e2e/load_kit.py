@@ -80,6 +80,8 @@ class Deployment:
     def close(self) -> None:
         self.client.close()
         for process in (self.gateway, self.worker, self.redis):
+            if not process.is_running():
+                continue
             process.terminate()
             try:
                 process.wait(40)

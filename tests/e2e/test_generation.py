@@ -28,17 +28,6 @@ QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 
 @pytest.fixture(scope="module")
-def openai(running_service):
-    return OpenAI(
-        base_url=f"{running_service.url}/v1",
-        api_key=running_service.key,
-        max_retries=0,
-        timeout=120,
-        _strict_response_validation=True,
-    )
-
-
-@pytest.fixture(scope="module")
 def lenient(openai):
     """The client's type says that every token has a score; a prompt's first token has none."""
     return OpenAI(base_url=openai.base_url, api_key=openai.api_key, max_retries=0, timeout=120)

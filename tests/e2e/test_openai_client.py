@@ -10,17 +10,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def openai(running_service):
-    return OpenAI(
-        base_url=f"{running_service.url}/v1",
-        api_key=running_service.key,
-        max_retries=0,
-        timeout=120,
-        _strict_response_validation=True,
-    )
-
-
-@pytest.fixture(scope="module")
 def model(openai):
     return next(m.id for m in openai.models.list() if "smollm2" in m.id)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from fastapi import FastAPI
 from gateway_kit import LLM, VIDEO, FakeClient, caller, picture_bytes, publish_workers, render_next
+from sqlalchemy.exc import OperationalError
 
 from service.app import create_app
 from workers.protocol import WorkerFacts, WorkerState
@@ -216,6 +219,33 @@ async def test_bugs_are_a_500_with_the_request_id(
     assert answer.json()["error"]["type"] == "server_error"
     assert answer.headers["x-request-id"] in answer.json()["error"]["message"]
     assert "bug" not in answer.text
+
+
+def full_database() -> Exception:
+    """What SQLAlchemy raises when SQLite has no room."""
+    with sa.create_engine("sqlite://").connect() as conn:
+        conn.exec_driver_sql("CREATE TABLE t (x)")
+        conn.exec_driver_sql("PRAGMA max_page_count = 3")
+        with pytest.raises(OperationalError) as caught:
+            conn.exec_driver_sql("INSERT INTO t VALUES (zeroblob(100000))")
+    return caught.value
+
+
+@pytest.mark.parametrize("make", [full_database, lambda: OSError(errno.ENOSPC, "no room")])
+async def test_a_full_disk_is_said_plainly(
+    http: httpx.AsyncClient, client: FakeClient, monkeypatch: pytest.MonkeyPatch, make: Any
+) -> None:
+    cause = make()
+
+    def full(*_: object, **__: object) -> None:
+        raise cause
+
+    monkeypatch.setattr(client.store.jobs, "list", full)
+    answer = await http.get("/jobs")
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "storage_full"
+    assert "free some room" in answer.json()["error"]["message"]
+    assert answer.headers["retry-after"]
 
 
 # ---------------------------------------------------------------- models and health

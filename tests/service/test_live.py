@@ -21,8 +21,9 @@ from fastapi import FastAPI
 from gateway_kit import CLIP, LLM, VIDEO, FakeClient, picture_bytes, render_next, words
 from openai import APIError, AuthenticationError, BadRequestError, NotFoundError, OpenAI
 
-from service.__main__ import StartRefusedError, bind, connect
+from service.__main__ import bind, connect
 from service.http.protocol import DeadlineProtocol
+from workers.deployment.start_checks import StartRefused
 from workers.protocol import ChatDelta, ChatFailed
 from workers.settings import Settings
 from workers.store import Store
@@ -116,8 +117,12 @@ def test_videos_and_files(openai: OpenAI, store: Store) -> None:
     remix = openai.videos.remix(video.id, prompt="zoom")
     assert remix.remixed_from_video_id == video.id
     assert openai.videos.delete(video.id).deleted
-    kept = openai.files.create(file=("a.png", BytesIO(picture_bytes())), purpose="vision")
-    assert openai.files.content(kept.id).read() == picture_bytes()
+    with pytest.raises(BadRequestError) as needed:  # the remix still waits for the same picture
+        openai.files.delete(next(iter(openai.files.list(purpose="vision"))).id)
+    assert needed.value.code == "file_in_use"
+    other = picture_bytes((32, 32))
+    kept = openai.files.create(file=("a.png", BytesIO(other)), purpose="vision")
+    assert openai.files.content(kept.id).read() == other
     assert kept.id in {listed.id for listed in openai.files.list(purpose="vision")}
     assert openai.files.delete(kept.id).deleted
 
@@ -294,7 +299,7 @@ def test_event_streams_over_a_socket(port: int, app: FastAPI, user_key: str, sto
 
 def test_a_taken_port_is_said_plainly() -> None:
     listener = bind("127.0.0.1", 0)
-    with pytest.raises(StartRefusedError, match=r"is taken.*LANEWISE_PORT"):
+    with pytest.raises(StartRefused, match=r"is taken.*LANEWISE_PORT"):
         bind("127.0.0.1", listener.getsockname()[1])
     listener.close()
 
@@ -309,7 +314,7 @@ def test_a_taken_port_is_said_plainly() -> None:
 )
 def test_unsafe_starts_are_refused(settings: Settings, change: dict[str, str], words_: str) -> None:
     settings.resolved_data_dir.mkdir(parents=True)
-    with pytest.raises(StartRefusedError, match=words_):
+    with pytest.raises(StartRefused, match=words_):
         connect(settings.model_copy(update=change))
 
 

@@ -84,6 +84,18 @@ async def test_choices_reach_the_engine(http, client: FakeClient, choice, mode, 
     assert use.tools[0].strict
 
 
+@pytest.mark.parametrize("fields", [{}, {"parameters": None}, {"parameters": {}}])
+async def test_a_function_without_parameters_takes_none(http, client: FakeClient, fields):
+    tool = {"type": "function", "function": {"name": "now", **fields}}
+    answer = await chat(http, tools=[tool])
+    assert answer.status_code == 200, answer.text
+    use = client.requests[-1].tools
+    assert use is not None
+    schema = json.loads(use.tools[0].parameters)
+    assert (schema["type"], schema["properties"]) == ("object", {})
+    assert schema["additionalProperties"] is False
+
+
 async def test_a_conversation_with_calls_reaches_the_engine(http, client: FakeClient):
     call = {"id": "call_9", "type": "function", "function": {"name": "time", "arguments": "{}"}}
     await chat(

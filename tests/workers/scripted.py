@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from celery.signals import task_prerun
+
 from llm_engine.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -223,6 +225,11 @@ def video_role(settings: Settings, log: Path) -> WorkerRole[ScriptedVideo]:
     return WorkerRole(role="video", model=settings.video_model, devices="", load=load, serve=serve)
 
 
+def dies_with_message(log: Path) -> Path:
+    """While it exists, the next worker that is handed a chat's message takes it along and dies."""
+    return log.with_name("dies-with-message")
+
+
 def chat_role(settings: Settings, log: Path) -> WorkerRole[ScriptedChat]:
     """A worker around `ScriptedChat`."""
 
@@ -234,7 +241,15 @@ def chat_role(settings: Settings, log: Path) -> WorkerRole[ScriptedChat]:
             llm=LLMLimits(max_model_len=8192, vocab_size=100),
         )
 
+    def die(**_: object) -> None:
+        try:
+            dies_with_message(log).unlink()
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def serve(parts: WorkerParts, loaded: Loaded[ScriptedChat]) -> Consumer:
+        task_prerun.connect(die, weak=False)
         return llm_serving.serve_engine(parts, loaded.engine, FAST_CHAT, StreamInterval())
 
     return WorkerRole(role="llm", model=settings.llm_model, devices="", load=load, serve=serve)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.workers.scripted import dies_with_message
 from workers.app import send
 
 # Times of the gateway's side; the scripted worker has the same in `scripted.FAST_CHAT`.
@@ -220,6 +221,23 @@ def test_a_worker_that_is_killed_ends_its_answers(place):
     except NoWorker:
         return
     assert (last.status, last.code) == (503, "worker_lost")
+
+
+@pytest.mark.slow
+def test_a_message_that_a_worker_took_along_is_sent_again(place):
+    """Between the message, which the broker forgets, and the request, which is still there."""
+    processes = [place.worker("llm"), place.worker("llm")]
+    trap = dies_with_message(place.log)
+    trap.touch()
+
+    async def what(client):
+        return await asyncio.wait_for(answer(client, request("along", prefix="a", num=7)), 30)
+
+    text, last = talk(place, what)
+    assert (text, last.type) == (expected("a", 7), "done")
+    assert not trap.exists()
+    place.wait_for("one is gone", lambda: sum(p.poll() is not None for p in processes) == 1)
+    assert place.runs("submit chatcmpl-along") == 1
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""``python -m video_engine.train --minutes N --out DIR [--resume]``: trains, then exports."""
+"""Train motion-small, then export it.
+
+``python -m video_engine.train --minutes N --out DIR [--resume]``
+"""
 
 import argparse
 import tempfile

@@ -50,10 +50,7 @@ class Supervisor:
         try:
             with ExitStack() as stack:
                 return self._run(stack)
-        except StartRefused as refusal:
-            self._say(f"cannot start: {refusal}")
-            return refusal.exit_code
-        except Refused as refusal:
+        except (StartRefused, Refused) as refusal:
             self._say(f"cannot start: {refusal}")
             return refusal.exit_code
         except LanewiseError as error:

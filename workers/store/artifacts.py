@@ -101,11 +101,6 @@ class ArtifactStore:
         """Whether something is at `path`."""
         return bool(self._fs.exists(self._full(path)))
 
-    def local_path(self, path: str) -> Path | None:
-        """The file of `path` when the store is a local folder, else None."""
-        full = self._full(path)
-        return Path(full) if self._is_local else None
-
     def delete(self, paths: Iterable[str]) -> None:
         """Remove files, and folders with all that is in them; absent ones are no error."""
         for path in paths:

@@ -19,6 +19,7 @@ from workers.store.clock import Clock
 from workers.store.engine import Database
 from workers.store.ids import IdSource
 from workers.store.job_rows import load_jobs
+from workers.store.own_row import own_row
 from workers.store.text import check_text, is_storable
 
 _batches, _shots, _jobs = tables.batches, tables.shots, tables.jobs
@@ -144,16 +145,6 @@ class BatchStore:
             jobs = _visible_jobs(conn, newest.values())
         return {text: jobs[job_id] for text, job_id in newest.items() if job_id in jobs}
 
-    def delete(self, batch_id: str, *, key_id: str | None = None) -> None:
-        """Forget the batch; its jobs stay.
-
-        Raises:
-            BatchNotFound: it is absent or not this key's.
-        """
-        with self._db.write() as conn:
-            _find(conn, batch_id, key_id)
-            conn.execute(sa.delete(_batches).where(_batches.c.id == batch_id))
-
 
 def _values(batch_id: str, shot: Shot) -> dict[str, Any]:
     return {
@@ -164,20 +155,10 @@ def _values(batch_id: str, shot: Shot) -> dict[str, Any]:
     }
 
 
-def _find(conn: Connection, batch_id: str, key_id: str | None) -> sa.Row[Any]:
-    if not is_storable(batch_id):
-        raise BatchNotFound(batch_id)
-    query = sa.select(_batches).where(_batches.c.id == batch_id)
-    if key_id is not None:
-        query = query.where(_batches.c.key_id == key_id)
-    row = conn.execute(query).one_or_none()
+def _load(conn: Connection, batch_id: str, key_id: str | None) -> Batch:
+    row = own_row(conn, _batches, batch_id, key_id)
     if row is None:
         raise BatchNotFound(batch_id)
-    return row
-
-
-def _load(conn: Connection, batch_id: str, key_id: str | None) -> Batch:
-    row = _find(conn, batch_id, key_id)
     query = sa.select(_shots).where(_shots.c.batch_id == batch_id).order_by(_shots.c.row)
     rows = conn.execute(query).all()
     jobs = _visible_jobs(conn, [shot.job_id for shot in rows])

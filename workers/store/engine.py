@@ -7,6 +7,8 @@ PostgreSQL row locks taken by SELECT … FOR UPDATE.
 
 from __future__ import annotations
 
+import errno
+import sqlite3
 import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,12 +18,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from workers.errors import StoreUnusable
 
 SQLITE_BUSY_TIMEOUT_MS = 60_000
 _IMMEDIATE = "lanewise_immediate"
+_POSTGRES_FULL = "53100"
 
 
 class Database:
@@ -71,6 +74,16 @@ class Database:
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
+
+
+def is_storage_full(error: BaseException) -> bool:
+    """Whether an error of a file or a database says that there is no room left."""
+    if isinstance(error, OSError):
+        return error.errno in {errno.ENOSPC, errno.EDQUOT}
+    if not isinstance(error, DBAPIError):
+        return False
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_FULL or getattr(error.orig, "sqlstate", None) == _POSTGRES_FULL
 
 
 def _checked_url(database_url: str) -> URL:

@@ -10,12 +10,14 @@ from typing import Any, BinaryIO, Literal
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from workers.errors import FileNotFound
+from workers.errors import FileInUse, FileNotFound
+from workers.protocol import JobStatus
 from workers.store import tables
 from workers.store.artifacts import ArtifactStore, input_path
 from workers.store.clock import Clock
 from workers.store.engine import Database
-from workers.store.ids import IdSource, looks_like_id
+from workers.store.ids import IdSource
+from workers.store.own_row import own_row
 from workers.store.text import check_text, is_storable
 
 
@@ -150,12 +152,14 @@ class FileStore:
 
         Raises:
             FileNotFound: it is not there or not this key's.
+            FileInUse: a job that has not ended starts from it.
         """
         sha256 = self.get(file_id, key_id=key_id).sha256
         files = tables.files
         same_bytes = sa.select(sa.func.count()).where(files.c.sha256 == sha256)
         with self._db.write() as conn:
             self._db.serialise(conn, f"file {sha256}")
+            _check_unused(conn, file_id)
             conn.execute(sa.delete(files).where(files.c.id == file_id))
             if conn.execute(same_bytes).scalar_one() == 0:
                 self._artifacts.delete([input_path(sha256)])
@@ -175,14 +179,20 @@ class FileStore:
         return fresh
 
 
+def _check_unused(conn: Connection, file_id: str) -> None:
+    """Return if no job that has not ended starts from the file; such jobs are few."""
+    jobs = tables.jobs
+    open_states = [status for status in JobStatus if not status.is_terminal]
+    query = sa.select(jobs.c.id).where(
+        jobs.c.status.in_(open_states), jobs.c.request.contains(f'"{file_id}"', autoescape=True)
+    )
+    job_id = conn.execute(query.order_by(jobs.c.id).limit(1)).scalar_one_or_none()
+    if job_id is not None:
+        raise FileInUse(file_id, job_id)
+
+
 def _find(conn: Connection, file_id: str, key_id: str | None) -> StoredFile:
-    files = tables.files
-    if not looks_like_id(file_id):
-        raise FileNotFound(file_id)
-    query = sa.select(files).where(files.c.id == file_id)
-    if key_id is not None:
-        query = query.where(files.c.key_id == key_id)
-    row = conn.execute(query).one_or_none()
+    row = own_row(conn, tables.files, file_id, key_id)
     if row is None:
         raise FileNotFound(file_id)
     return _file(row)

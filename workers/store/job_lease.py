@@ -100,7 +100,10 @@ class JobLeases(JobQueue):
             match outcome:
                 case Succeeded(artifacts):
                     _insert_artifacts(conn, row.id, artifacts)
-                    done = end(conn, row, JobStatus.SUCCEEDED, now, self._ids, error=None)
+                    last = _complete(row.progress)
+                    done = end(
+                        conn, row, JobStatus.SUCCEEDED, now, self._ids, error=None, progress=last
+                    )
                     ended = AttemptOutcome.SUCCEEDED
                 case Failed(error):
                     text = error.model_dump_json()
@@ -192,6 +195,15 @@ def _held(conn: Connection, claim: Claim) -> JobRow | None:
         _jobs.c.deleted_at.is_(None),
     )
     return conn.execute(query.with_for_update()).one_or_none()
+
+
+def _complete(progress: str | None) -> str | None:
+    """The last progress of a job, which its heartbeat saw before the end, as all of it."""
+    if progress is None:
+        return None
+    seen = JobProgress.model_validate_json(progress)
+    whole = {"step": seen.steps, "percent": 100.0, "eta_seconds": 0.0}
+    return seen.model_copy(update=whole).model_dump_json()
 
 
 def _no_less(progress: JobProgress, before: str | None) -> JobProgress:

@@ -21,7 +21,7 @@ from workers.protocol import (
     VideoJobRequest,
 )
 from workers.store import tables
-from workers.store.ids import looks_like_id
+from workers.store.own_row import own_row
 
 JobRow = sa.Row[Any]
 _MAX_IDS = 1000  # in one statement; databases bound the number of parameters
@@ -36,12 +36,8 @@ def find_row(
     Raises:
         JobNotFound: it is absent, deleted, or of another key.
     """
-    if not looks_like_id(job_id):
-        raise JobNotFound(job_id)
-    query = sa.select(_jobs).where(_jobs.c.id == job_id, _jobs.c.deleted_at.is_(None))
-    if key_id is not None:
-        query = query.where(_jobs.c.key_id == key_id)
-    row = conn.execute(query.with_for_update() if for_update else query).one_or_none()
+    is_kept = _jobs.c.deleted_at.is_(None)
+    row = own_row(conn, _jobs, job_id, key_id, is_kept, for_update=for_update)
     if row is None:
         raise JobNotFound(job_id)
     return row

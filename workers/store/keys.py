@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from workers.errors import KeyNotFound
 from workers.store import tables
@@ -20,6 +22,7 @@ from workers.store.engine import Database
 from workers.store.ids import IdSource
 from workers.store.text import check_text
 
+_logger = logging.getLogger(__name__)
 _SECRET_BYTES = 32
 _PREFIX_CHARS = 8
 _LAST_USED_STEP = timedelta(seconds=60)
@@ -124,8 +127,11 @@ class KeyStore:
         if key.last_used_at is not None and now - key.last_used_at < _LAST_USED_STEP:
             return key
         keys = tables.api_keys
-        with self._db.write() as conn:
-            conn.execute(sa.update(keys).where(keys.c.id == key.id).values(last_used_at=now))
+        try:
+            with self._db.write() as conn:
+                conn.execute(sa.update(keys).where(keys.c.id == key.id).values(last_used_at=now))
+        except OperationalError as error:  # a full disk must not lock everybody out
+            _logger.warning("the use of key %s cannot be noted: %s", key.id, error.orig)
         return key
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kernels.ops.int8_wire.layout import BLOCK, BLOCK_BYTES, Layout
+from kernels.ops.int8_wire.by_piece import code_by_piece
+from kernels.ops.int8_wire.layout import BLOCK, Layout
 from kernels.ops.int8_wire.reference import scales
 
 # B blocks of a payload, Y bytes of a block, V values of a block.
@@ -21,19 +22,7 @@ def int8_wire(
     wants_values: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """See `kernels.ops.int8_wire.reference.int8_wire`."""
-    if payload_BY is None:
-        assert x is not None
-        payload_BY = torch.empty(layout.num_blocks, BLOCK_BYTES, dtype=torch.uint8)
-        targets = payload_BY.split(layout.blocks)
-        for piece, part_BY in zip(x.split(layout.sizes, layout.axis), targets, strict=True):
-            _encode(piece.reshape(-1), part_BY)
-    if not wants_values:
-        return payload_BY, None
-    values = torch.empty(layout.shape, dtype=layout.dtype)
-    parts = payload_BY.split(layout.blocks)
-    for piece, part_BY in zip(values.split(layout.sizes, layout.axis), parts, strict=True):
-        _decode(part_BY, piece)
-    return payload_BY, values
+    return code_by_piece(x, payload_BY, layout, _encode, _decode if wants_values else None)
 
 
 def _encode(x_N: torch.Tensor, part_BY: torch.Tensor) -> None:

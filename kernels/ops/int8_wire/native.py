@@ -8,6 +8,7 @@ import torch
 
 from kernels.native.library import library
 from kernels.native.sums import FLOAT_KINDS, addresses_of
+from kernels.ops.int8_wire.by_piece import code_by_piece
 from kernels.ops.int8_wire.layout import BLOCK_BYTES, Layout
 
 # B blocks of a payload, Y bytes of a block, N values.
@@ -21,24 +22,7 @@ def int8_wire(
     wants_values: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """See `kernels.ops.int8_wire.reference.int8_wire`."""
-    if payload_BY is None:
-        assert x is not None
-        payload_BY = torch.empty(layout.num_blocks, BLOCK_BYTES, dtype=torch.uint8)
-        targets = payload_BY.split(layout.blocks)
-        for piece, part_BY in zip(x.split(layout.sizes, layout.axis), targets, strict=True):
-            encode_into(piece.reshape(-1), part_BY)
-    if not wants_values:
-        return payload_BY, None
-    values = torch.empty(layout.shape, dtype=layout.dtype)
-    parts = payload_BY.contiguous().split(layout.blocks)
-    for piece, part_BY in zip(values.split(layout.sizes, layout.axis), parts, strict=True):
-        if piece.is_contiguous():
-            decode_into(part_BY, piece.view(-1))
-        else:
-            flat_N = torch.empty(piece.numel(), dtype=piece.dtype)
-            decode_into(part_BY, flat_N)
-            piece.copy_(flat_N.view(piece.shape))
-    return payload_BY, values
+    return code_by_piece(x, payload_BY, layout, encode_into, _decode if wants_values else None)
 
 
 def encode_into(x_N: torch.Tensor, payload: torch.Tensor) -> None:
@@ -57,3 +41,12 @@ def total_into(payloads: Sequence[torch.Tensor], out: torch.Tensor) -> None:
     """Write the payload of the sum of all payloads, decoded to float32 and added in their order."""
     num_blocks = out.numel() // BLOCK_BYTES
     library().int8_total(addresses_of(payloads), len(payloads), num_blocks, out.data_ptr())
+
+
+def _decode(part_BY: torch.Tensor, piece: torch.Tensor) -> None:
+    if piece.is_contiguous():
+        decode_into(part_BY, piece.view(-1))
+        return
+    flat_N = torch.empty(piece.numel(), dtype=piece.dtype)
+    decode_into(part_BY, flat_N)
+    piece.copy_(flat_N.view(piece.shape))

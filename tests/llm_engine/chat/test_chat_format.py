@@ -237,15 +237,6 @@ def test_developer_becomes_system_where_the_template_does_not_know_it() -> None:
     assert ChatFormat(knows, {}).render(turns) == "[system]a[developer]b[user]c[developer]d"
 
 
-@pytest.mark.parametrize("role", ["system", "user", "assistant", "developer"])
-def test_parts_joined_equal_the_joined_string(role: str) -> None:
-    parts = ChatMessage.from_parts(role, ["one ", "two"])
-    whole = ChatMessage(role, "one two")
-    for name in ("chatml", "qwen3", "llama31"):
-        turns = [ChatMessage("user", "x"), parts]
-        assert chat(name).render(turns) == chat(name).render([ChatMessage("user", "x"), whole])
-
-
 def test_a_template_that_refuses_is_the_callers_fault() -> None:
     with pytest.raises(InvalidRequest, match="no user message to put the tools into"):
         chat("llama31").render([ChatMessage("system", "x")], tools=[TOOL])

@@ -13,7 +13,7 @@ from llm_engine.memory.ledger import MemoryEntry, MemoryLedger
 from llm_engine.memory.machine import read_machine_memory
 from llm_engine.memory.peak import peak_bytes
 from llm_engine.memory.pressure import Pressure, blocks_to_serve
-from llm_engine.memory.solver import CapacityQuestion, solve_capacity
+from llm_engine.memory.solver import CapacityQuestion, WindowPages, solve_capacity
 
 MIB = 1 << 20
 
@@ -42,6 +42,55 @@ questions = st.builds(
     cache_bytes=st.one_of(st.none(), st.integers(1, 10**11)),
     prompt_page_bytes=st.one_of(st.just(0), st.integers(1, 10**7)),
 )
+
+
+@st.composite
+def windowed(draw: st.DrawFn) -> CapacityQuestion:
+    """Questions of models with windows, in all layers or in some."""
+    asked = draw(questions)
+    answer_pages = draw(st.integers(1, 40))
+    window = WindowPages(
+        page_bytes=draw(st.integers(1, 10**7)),
+        answer_pages=answer_pages,
+        prompt_pages=answer_pages + draw(st.integers(0, 200)),
+        kept_share=draw(st.floats(0.0, 1.0)),
+    )
+    page_bytes = draw(st.sampled_from([0, asked.page_bytes]))
+    return replace(asked, page_bytes=page_bytes, prompt_page_bytes=0, window=window)
+
+
+@settings(max_examples=400, deadline=None)
+@given(asked=windowed())
+def test_windows_fit_beside_full_layers(asked: CapacityQuestion) -> None:
+    """And one sequence of the longest length always has its pages of both."""
+    try:
+        granted = solve_capacity(asked)
+    except InvalidConfig:
+        return
+    assert asked.window is not None
+    longest_pages = -(-granted.max_model_len // asked.page_tokens)
+    window_bytes = granted.num_window_pages * asked.window.page_bytes
+    full_bytes = granted.num_pages * asked.page_bytes
+    assert full_bytes + window_bytes <= asked.left_bytes
+    if asked.cache_bytes is not None:
+        assert full_bytes + window_bytes <= asked.cache_bytes
+    assert granted.num_window_pages >= min(longest_pages, asked.window.prompt_pages)
+    if asked.page_bytes:
+        assert granted.num_pages >= longest_pages
+        assert granted.num_window_pages <= granted.num_pages
+    else:
+        assert granted.num_pages == granted.num_reserved == granted.num_window_pages
+    assert 2 <= granted.max_model_len <= asked.model_context
+
+
+def test_windows_leave_their_memory_to_full_layers() -> None:
+    """One full and one windowed layer hold almost twice what two full layers do."""
+    budget = {"cache_bytes": 100 * MIB, "model_context": 1 << 20, "max_num_seqs": 4}
+    both = solve_capacity(question(page_bytes=2 * 16_000, **budget))
+    window = WindowPages(page_bytes=16_000, answer_pages=10, prompt_pages=50, kept_share=0.0)
+    one = solve_capacity(replace(question(page_bytes=16_000, **budget), window=window))
+    assert one.num_window_pages == 4 * 10 + 50
+    assert one.num_pages == 2 * both.num_pages + 1 - 90
 
 
 @settings(max_examples=400, deadline=None)

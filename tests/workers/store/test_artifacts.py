@@ -63,7 +63,6 @@ def test_paths_stay_inside(artifacts, path):
         lambda: artifacts.open(path),
         lambda: artifacts.size(path),
         lambda: artifacts.exists(path),
-        lambda: artifacts.local_path(path),
         lambda: artifacts.delete([path]),
     ]
     for call in calls:
@@ -83,8 +82,3 @@ def test_a_failed_write_leaves_nothing_and_keeps_the_old(tmp_path, monkeypatch):
         artifacts.write_bytes(b"new", "a/b")
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
     assert (tmp_path / "a" / "b").read_bytes() == b"old"
-
-
-def test_only_a_folder_has_local_paths(tmp_path):
-    assert ArtifactStore(str(tmp_path)).local_path("a/b") == tmp_path / "a" / "b"
-    assert ArtifactStore("memory://x").local_path("a/b") is None

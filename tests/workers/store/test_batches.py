@@ -71,17 +71,8 @@ def test_lists_are_newest_first_and_of_one_key(store, make):
 def test_batches_of_another_key_are_not_found(store, make):
     made = batch_of(store, make, ["a"])
     for batch_id, key_id in [(made.id, "key_b"), ("batch_unknown", None), ("\0", None)]:
-        for call in (store.batches.get, store.batches.delete):
-            with pytest.raises(BatchNotFound):
-                call(batch_id, key_id=key_id)
-
-
-def test_forgetting_a_batch_keeps_its_jobs(store, make):
-    made = batch_of(store, make, ["a"])
-    store.batches.delete(made.id, key_id="key_a")
-    with pytest.raises(BatchNotFound):
-        store.batches.get(made.id)
-    assert store.jobs.get(made.shots[0].job_id) == made.shots[0].job
+        with pytest.raises(BatchNotFound):
+            store.batches.get(batch_id, key_id=key_id)
 
 
 def test_names_must_be_storable(store):

@@ -4,7 +4,8 @@ import hashlib
 
 import pytest
 
-from workers.errors import FileNotFound, InvalidText
+from workers.errors import FileInUse, FileNotFound, InvalidText
+from workers.protocol import JobLabels
 
 
 def put(store, content=b"bytes", key_id="key_a", name="x.png", purpose="vision"):
@@ -54,6 +55,18 @@ def test_bytes_go_with_the_last_file_that_has_them(store):
     assert not store.artifacts.exists(second.path)
     with pytest.raises(FileNotFound):
         store.files.get(first.id)
+
+
+def test_a_file_stays_while_a_job_that_has_not_ended_needs_it(store, make):
+    stored = put(store)
+    asked = make.request().model_copy(update={"image": stored.id})
+    job = store.jobs.create(asked, JobLabels(), key_id="key_a", max_queued=9).job
+    with pytest.raises(FileInUse, match=job.id):
+        store.files.delete(stored.id, key_id="key_a")
+    assert store.artifacts.exists(stored.path)
+    store.jobs.request_cancel(job.id, None)
+    store.files.delete(stored.id, key_id="key_a")
+    assert not store.artifacts.exists(stored.path)
 
 
 def test_lost_bytes_are_restored_by_the_next_upload(store):

@@ -51,6 +51,19 @@ def test_progress_is_recorded_and_never_falls(store, make):
     assert (shown.percent, shown.step) == (40.0, 10)
 
 
+def test_only_a_success_is_all_of_a_job(store, make):
+    shown = {}
+    for outcome in (Succeeded(()), Failed(JobError(code="x", message="y"))):
+        job = make.job()
+        got = claim(store)
+        store.jobs.heartbeat(got, LEASE_S, _progress(95.0))
+        assert store.jobs.finish(got, outcome)
+        shown[type(outcome)] = store.jobs.get(job.id).progress
+    done, broken = shown[Succeeded], shown[Failed]
+    assert (done.step, done.percent, done.eta_seconds) == (100, 100.0, 0.0)
+    assert (broken.step, broken.percent) == (95, 95.0)
+
+
 def test_a_beat_tells_of_a_cancel(store, make):
     job = make.job()
     got = claim(store)

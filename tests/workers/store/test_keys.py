@@ -6,6 +6,10 @@ import pytest
 import sqlalchemy as sa
 
 from workers.errors import InvalidText, KeyNotFound
+from workers.store.engine import Database
+from workers.store.ids import IdSource
+from workers.store.keys import KeyStore
+from workers.store.migrate import migrate
 from workers.store.tables import api_keys
 
 
@@ -54,6 +58,20 @@ def test_last_use_is_written_once_a_minute_at_most(store, clock):
     clock.advance(1)
     store.keys.verify(secret)
     assert store.keys.list()[0].last_used_at == clock.now
+
+
+def test_a_key_opens_even_when_its_use_cannot_be_noted(tmp_path, clock, caplog):
+    db = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    migrate(db)
+    keys = KeyStore(db, clock, IdSource(clock))
+    _key, secret = keys.create("first", ["chat"])
+    with db.read() as conn:
+        conn.exec_driver_sql("PRAGMA query_only = ON")  # stays with the pool's one connection
+    found = keys.verify(secret)
+    assert found is not None
+    assert found.scopes == ("chat",)
+    assert "cannot be noted" in caplog.text
+    db.close()
 
 
 def test_unknown_keys_and_bad_texts_are_refused(store):

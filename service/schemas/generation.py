@@ -1,14 +1,14 @@
-"""What the bodies of generation requests share: strictness, bounds, sampling."""
+"""What the bodies of chats and completions share: bounds, sampling, how the answer comes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from service.errors import BadRequest, shown
-from service.http.json_values import has_lone_surrogate
+from service.schemas.strict import Body, Text
 from service.schemas.structured import StructuredOutputs
 from workers.protocol import LLMLimits
 
@@ -21,20 +21,7 @@ _MAX_PRIORITY = 100
 _MAX_DEADLINE_S = 86_400
 
 
-def _whole_characters(text: str) -> str:
-    if has_lone_surrogate(text):
-        raise ValueError("holds half a character (a lone surrogate)")
-    return text
-
-
-Text = Annotated[str, AfterValidator(_whole_characters)]
 Stop = Annotated[Text, Field(min_length=1, max_length=256)]
-
-
-class Body(BaseModel):
-    """Strict types and finite numbers; fields that are not known are ignored."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
 
 
 def _as_list(stop: object) -> object:
