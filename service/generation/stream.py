@@ -18,6 +18,7 @@ from fastapi import Request
 from service.context import Gateway
 from service.errors import ApiError, EngineFailed, ServiceError, Unavailable
 from service.http.error_responses import from_store
+from service.waker import Waker
 from workers.client import NoWorker
 from workers.errors import StoreError
 from workers.protocol import ChatEvent, ChatRequest
@@ -45,7 +46,7 @@ class EventMerge:
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[int, Sequence[ChatEvent] | None]] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waker = Waker()
         self._look_at = 0.0
         self._hear: Callable[[int, Sequence[ChatEvent]], None] | None = None
         self._hear_end: Callable[[ApiError], None] = _raise
@@ -64,7 +65,7 @@ class EventMerge:
         """
         if not self._waiting:
             async with asyncio.timeout(timeout_s):
-                await self._wait()
+                await self._waker.sleep()
         position, events = self._waiting.popleft()
         if events is None:
             error = self._tasks[position].exception()
@@ -93,17 +94,6 @@ class EventMerge:
             self._hear_end(_early_end(self._tasks[position].exception()))
         else:
             self._hear(position, events)
-
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     async def next_while_connected(self, http: Request, deadline: float) -> Placed:
         """The next event, looking twice a second whether the caller is still there.
@@ -150,7 +140,7 @@ class EventMerge:
             self._loop.call_soon(self._hand_over, position, events)
         else:
             self._waiting.append((position, events))
-            self._wake()
+            self._waker.wake()
 
 
 def _raise(error: ApiError) -> None:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.http.stream import HEADERS, KEEP_ALIVE, MEDIA_TYPE
+from service.waker import Waker
 
 # In `scope["extensions"]`: writes a piece of the body and says whether it could.
 BODY_WRITER = "lanewise.body_writer"
@@ -41,7 +42,7 @@ class PushedStream(Response):
         self._loop = asyncio.get_running_loop()
         self._written_s = self._loop.time()
         self._waiting: list[bytes] = []
-        self._waiter: asyncio.Future[None] | None = None
+        self._waker = Waker()
         self._direct: BodyWriter | None = None
         self._is_over = False
         self._is_aborted = False
@@ -53,24 +54,24 @@ class PushedStream(Response):
         self._written_s = self._loop.time()
         if self._direct is None or self._waiting or not self._direct(piece):
             self._waiting.append(piece)
-            self._wake()
+            self._waker.wake()
 
     def end(self, piece: bytes) -> None:
         """Send the last piece; what is written afterwards is dropped."""
         if not self._is_over:
             self._is_over = True
             self._waiting.append(piece)
-            self._wake()
+            self._waker.wake()
 
     def abort(self) -> None:
         """Cut the stream off: its end cannot be told."""
         self._is_aborted = True
-        self._wake()
+        self._waker.wake()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until `end`, or until the caller has gone."""
         gone = self._loop.create_task(_disconnected(receive))
-        gone.add_done_callback(lambda _: self._wake())
+        gone.add_done_callback(lambda _: self._waker.wake())
         self._timer = self._loop.call_later(self._keep_alive_s, self._look_for_silence)
         try:
             head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
@@ -92,23 +93,12 @@ class PushedStream(Response):
             if not self._waiting:
                 # Only what was not refused goes past `send`, so nothing overtakes it.
                 self._direct = direct
-                await self._sleep()
+                await self._waker.sleep()
                 continue
             self._direct = None
             body, is_last = b"".join(self._waiting), self._is_over
             self._waiting.clear()
             await send({"type": "http.response.body", "body": body, "more_body": not is_last})
-
-    async def _sleep(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     def _look_for_silence(self) -> None:
         """One timer for the whole stream, since a timer for each token costs as much as it."""
