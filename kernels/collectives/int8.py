@@ -28,7 +28,7 @@ from kernels.ops.int8_wire import Layout, decode, encode, layout_of
 Parts = Sequence[torch.Tensor]
 # Values at a time: long enough that a transfer hides the start of the next, short enough that the
 # first and the last chunk, which nothing hides, do not matter.
-CHUNK = 1 << 21
+CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

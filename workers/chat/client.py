@@ -29,6 +29,8 @@ _logger = logging.getLogger(__name__)
 _NUM_LOOKERS = 2
 _NUM_CONNECTIONS = 16
 _SOCKET_TIMEOUT_S = 30.0
+# A worker takes a request before it says so, and a busy one says so late.
+_NUM_LOST_SILENCES = 4
 _LOST = ChatFailed(
     status=503, code="worker_lost", message="the worker was lost; send the request again"
 )
@@ -162,10 +164,11 @@ class ChatClient:
             pipe.exists(request_key(request.id))
             pipe.llen(queue_name("llm", request.model))
             is_there, num_waiting = cast("list[int]", await pipe.execute())
-        if subscription.worker or num_silences < 2:
+        if subscription.worker:
             return
         if not is_there:
-            subscription.give([_LOST])
+            if num_silences >= _NUM_LOST_SILENCES:
+                subscription.give([_LOST])
         elif num_waiting == 0 and num_silences % 5 == 2:
             await self._send_again(request)
 
