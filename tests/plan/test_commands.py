@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 2.0
+LIMIT_S = 5.0  # what the command promises
 
 
 def workers(*arguments):
@@ -22,7 +22,7 @@ def processor_time_s():
     return used.ru_utime + used.ru_stime
 
 
-def test_a_plan_takes_less_than_two_seconds():
+def test_a_plan_takes_less_than_five_seconds():
     """Processor time, imports included: another program on the same cores does not count."""
     times = []
     for _ in range(3):
