@@ -89,8 +89,13 @@ class Deployment:
                 process.kill()
 
 
-async def stream(port: int, num_tokens: int, path: str = "/v1/chat/completions") -> Heard:
-    """One streamed chat over a bare socket."""
+async def stream(
+    port: int,
+    num_tokens: int,
+    path: str = "/v1/chat/completions",
+    begun: asyncio.Event | None = None,
+) -> Heard:
+    """One streamed chat over a bare socket; `begun` is set by its first text."""
     body = json.dumps(
         {
             "model": MODEL,
@@ -117,6 +122,8 @@ async def stream(port: int, num_tokens: int, path: str = "/v1/chat/completions")
             if b'"content":"' in line and b'"role"' not in line:
                 heard.last_s = time.perf_counter() - started_s
                 heard.first_s = heard.first_s or heard.last_s
+                if begun is not None:
+                    begun.set()
     writer.close()
     chunks = [json.loads(event) for event in heard.events if event != "[DONE]"]
     deltas = [choice["delta"] for chunk in chunks for choice in chunk.get("choices", ())]

@@ -27,8 +27,12 @@ def test_answers_end_in_order_when_the_service_stops(place: Deployment) -> None:
     async def main() -> list[Heard]:
         port = place.settings.port
         # One ends within the time that a worker allows, the other would run for minutes.
-        tasks = [asyncio.create_task(stream(port, num)) for num in (200, 5000)]
-        await asyncio.sleep(2.0)
+        begun = {num: asyncio.Event() for num in (200, 5000)}
+        tasks = [
+            asyncio.create_task(stream(port, num, begun=event)) for num, event in begun.items()
+        ]
+        for event in begun.values():
+            await asyncio.wait_for(event.wait(), 60)
         place.gateway.terminate()
         place.worker.terminate()
         return await asyncio.gather(*tasks)
