@@ -86,7 +86,8 @@ def test_prefixes_are_reused(
     rounds = ((LONG,), (LONG[:100] + LONG[:9],))
     found = pair.generate(layout, folder, rounds)
     assert found["tokens"] == [tokens for tokens, _ in alone(folder, rounds)]
-    assert found["stats"].prefix_hit_tokens_total >= 96
+    # Whole blocks, and the four tokens that another block begins with.
+    assert found["stats"].prefix_hit_tokens_total >= 100
 
 
 @pytest.mark.parametrize(
