@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
+from kernels.ops.registry import op_spec
 from llm_engine.cache.divided import DividedCache
 from llm_engine.cache.kv_cache import KVCache
 from llm_engine.cache.sequence_cache import SequenceCache
@@ -10,11 +11,17 @@ from llm_engine.cache.storage import PageStorage
 from llm_engine.cache.upkeep import CacheKeeper
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import EngineDecisions
+from llm_engine.decode_graphs import DecodeGraphs, GraphRecorder
+from llm_engine.device import EngineDevice
+from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.invariance import check_products
+from llm_engine.layers.op_choice import ENGINE
 from llm_engine.loader import LoadedModel
 from llm_engine.memory.machine import MachineMemory
 from llm_engine.memory.workspace import SAFETY
-from llm_engine.runner import Runner
+from llm_engine.runner import Runner, StepRunner
+from llm_engine.sampler import Sampler, sample
+from llm_engine.sampler.on_device import DeviceSampler
 from llm_engine.scheduler import Scheduler
 from llm_engine.scheduling.preemption import PreemptionPolicy
 from llm_engine.scheduling.step_time import StepTimeModel
@@ -48,14 +55,35 @@ def build_cache(
 
 def build_runner(
     config: EngineConfig, loaded: LoadedModel, cache: SequenceCache, decisions: EngineDecisions
-) -> Runner:
+) -> StepRunner:
     """What computes the steps of an engine alone, and the memory of its cache.
 
     Raises: InvalidConfig where adapters' products do not keep rows apart as the mode asks.
     """
     if config.batch_invariant:
         check_products(loaded.adapters.products, loaded.dtype)
-    return Runner(loaded.model, cache, loaded.dtype, decisions.ops, loaded.adapters)
+    runner = Runner(loaded.model, cache, loaded.dtype, decisions.ops, loaded.adapters)
+    if not decisions.has_graphs:
+        return runner
+    assert isinstance(runner.cache, PagedCache)
+    return DecodeGraphs(
+        runner,
+        loaded.model,
+        decisions.ops,
+        runner.cache,
+        cache,
+        num_seqs=config.max_num_seqs,
+        max_pages=-(-decisions.capacity.max_model_len // config.page_size),
+        record=GraphRecorder(loaded.device.place),
+    )
+
+
+def build_sampler(decisions: EngineDecisions) -> Sampler:
+    """What draws tokens: the processor, or the op that was chosen where the logits are."""
+    (decision,) = [d for d in decisions.ops.decisions if d.what == "sampler"]
+    if decision.chosen == ENGINE:
+        return sample
+    return DeviceSampler(op_spec("sampler").find(decision.chosen).load())
 
 
 def build_scheduler(
@@ -92,9 +120,13 @@ def build_keepers(
     decisions: EngineDecisions,
     read_memory: Callable[[], MachineMemory],
     clock: Callable[[], float],
+    device: EngineDevice,
 ) -> list[CacheKeeper]:
-    """What moves each part's bounds with the memory to spare; none where its size was asked for."""
-    if config.kv_cache_bytes is not None:
+    """What moves each part's bounds with the memory to spare.
+
+    None where its size was asked for, nor on a device, whose memory it took at once.
+    """
+    if config.kv_cache_bytes is not None or device.cache_share is not None:
         return []
     # Windows alone have fewer blocks than the longest sequence, and keep them all.
     longest = -(-decisions.capacity.max_model_len // cache.layout.block_tokens)

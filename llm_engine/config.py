@@ -1,5 +1,6 @@
 """The engine's settings, validated once."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +13,9 @@ SPECULATION = ("auto", "off", "ngram")
 PREEMPTION = ("auto", "recompute", "copy")
 OVERLAP = ("auto", "on", "off")
 WIRE = ("exact", "int8", "auto")
+GRAPHS = ("auto", "on", "off")
 TIERS = tuple(str(tier) for tier in Tier)
+DEVICE_FORMAT = re.compile(r"cpu|cuda(:\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,7 @@ class EngineConfig:
     what the machine has to spare.
     `prefill_chunk_tokens=None` takes the smallest chunk of a prompt that hides the reading of the
     weights, as far as memory has room for it.
+    `device` is torch's name of where the model is computed: "cpu", "cuda" or "cuda:1" (AMD's too).
     `num_threads=None` leaves torch's thread count alone; a number sets it for the whole process.
     `kernels` asks for implementations by op ({"rms_norm": "torch"}), to be met or refused.
     `strict_floor` is the tier below which no op may run ("vendor", "fused"); None allows all.
@@ -41,10 +45,12 @@ class EngineConfig:
     `overlap` computes prompts in chunks whose exchanges between ranks travel under other chunks:
     "auto" where that is measured to pay. `wire` is what prompts' exchanges travel as: "exact";
     "int8", which changes numbers; or "auto", int8 where it is measured to pay, with its error.
+    `graphs` replays recorded launches in steps that decode alone: "auto" where a device can.
     Raises: InvalidConfig when a value is out of bounds.
     """
 
     model: str
+    device: str = "cpu"
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32
@@ -69,6 +75,7 @@ class EngineConfig:
     layout: str = ""
     overlap: str = "auto"
     wire: str = "exact"
+    graphs: str = "auto"
 
     def __post_init__(self) -> None:
         """Refuse values that no model could be served with."""
@@ -81,9 +88,11 @@ class EngineConfig:
             ("preemption", PREEMPTION),
             ("overlap", OVERLAP),
             ("wire", WIRE),
+            ("graphs", GRAPHS),
         ):
             if (chosen := getattr(self, name)) not in allowed:
                 raise InvalidConfig(f"{name} is {chosen!r}, must be one of {', '.join(allowed)}")
+        self._check_device()
         if not self.layout and (self.overlap, self.wire) != ("auto", "exact"):
             raise InvalidConfig(
                 f"overlap is {self.overlap!r} and wire {self.wire!r}, but one rank exchanges "
@@ -114,4 +123,14 @@ class EngineConfig:
             raise InvalidConfig(
                 f"max_step_delay_s is {self.max_step_delay_s}, must be above 0: leave it out for "
                 "no bound"
+            )
+
+    def _check_device(self) -> None:
+        if DEVICE_FORMAT.fullmatch(self.device) is None:
+            raise InvalidConfig(
+                f"device is {self.device!r}, must be cpu, cuda or a numbered one such as cuda:1"
+            )
+        if self.graphs == "on" and self.device == "cpu":
+            raise InvalidConfig(
+                "graphs is 'on', but a CPU records none: name a device, or ask for 'auto'"
             )

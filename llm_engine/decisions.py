@@ -13,7 +13,9 @@ from kernels.spec import Tier
 from llm_engine.cache.geometry import cache_layout
 from llm_engine.cache.groups import CacheLayout
 from llm_engine.config import EngineConfig
+from llm_engine.device import EngineDevice
 from llm_engine.errors import InvalidConfig
+from llm_engine.graph_choice import GRAPHS, choose_graphs
 from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.bound_ops import BoundOps, bind_ops
 from llm_engine.layers.invariance import make_invariant
@@ -22,8 +24,14 @@ from llm_engine.layers.op_choice import OpSizes
 from llm_engine.layers.weight_form import PACKED, choose_weights
 from llm_engine.memory.chunk import ChunkChoice, choose_chunk
 from llm_engine.memory.ledger import MemoryLedger
-from llm_engine.memory.machine import MachineMemory, read_machine_memory
-from llm_engine.memory.solver import Capacity, CapacityQuestion, WindowPages, solve_capacity
+from llm_engine.memory.machine import MachineMemory
+from llm_engine.memory.solver import (
+    CACHE_SHARE,
+    Capacity,
+    CapacityQuestion,
+    WindowPages,
+    solve_capacity,
+)
 from llm_engine.memory.workspace import memory_ledger
 from llm_engine.model_config import ModelConfig
 from llm_engine.window_choice import served_model
@@ -42,9 +50,10 @@ class EngineDecisions:
     memory: MemoryLedger
     ops: BoundOps
     ledger: Ledger
+    has_graphs: bool = False
 
 
-def decide(
+def decide(  # noqa: PLR0913 - what is known of a model before it is read
     config: EngineConfig,
     model: ModelConfig,
     dtype: torch.dtype,
@@ -54,6 +63,7 @@ def decide(
     prompt_token_bytes: int = 0,
     cache_parts: int = 1,
     machine: MachineMemory | None = None,
+    device: EngineDevice | None = None,
 ) -> EngineDecisions:
     """Plan memory and cache and bind the ops, from settings, the model's config and the machine.
 
@@ -63,8 +73,9 @@ def decide(
     Raises: InvalidConfig, with what would fit; ImplUnavailable for an op that cannot run as
         asked; StrictRefusal when an op lies below `config.strict_floor`.
     """
-    machine = machine or read_machine_memory()
-    is_packed, weights = choose_weights(config, model, is_quantised=is_quantised)
+    device = device or EngineDevice.of(config.device)
+    machine = machine or device.read_memory()
+    is_packed, weights = choose_weights(config, model, device, is_quantised=is_quantised)
     model, windows = served_model(config, model, is_packed=is_packed)
     layer_token_bytes = PagedCache.layer_bytes_per_token(model, dtype)
     if is_packed:
@@ -84,6 +95,8 @@ def decide(
         item_bytes=dtype.itemsize,
         available_bytes=machine.available_bytes,
     )
+    graphs = choose_graphs(config, model, device)
+    has_graphs = graphs is not None and graphs.chosen == GRAPHS
     memory = memory_ledger(
         config,
         model,
@@ -91,8 +104,9 @@ def decide(
         item_bytes=dtype.itemsize,
         weight_bytes=weight_bytes,
         total_bytes=machine.total_bytes,
+        has_graphs=has_graphs,
     )
-    question = _question(config, model, layout, memory, machine)
+    question = _question(config, model, layout, memory, machine, device)
     window = _window_pages(config, layout, chunk.tokens)
     question = replace(
         question, prompt_page_bytes=prompt_token_bytes * config.page_size, window=window
@@ -112,6 +126,7 @@ def decide(
         sizes,
         asked=config.kernels,
         ledger=ledger,
+        device=device,
         is_native=is_packed,
         has_ranks=bool(config.layout),
     )
@@ -122,11 +137,13 @@ def decide(
         ledger.record(windows)
     for decision in _cache_decisions(config, layout, capacity, chunk, memory, machine):
         ledger.record(decision)
+    if graphs is not None:
+        ledger.record(graphs)
     if prompt_token_bytes:
         ledger.record(_prompt_pages(config, capacity, prompt_token_bytes))
     if config.strict_floor is not None:
         ledger.require(Tier(config.strict_floor))
-    return EngineDecisions(capacity, layout, chunk.tokens, memory, ops, ledger)
+    return EngineDecisions(capacity, layout, chunk.tokens, memory, ops, ledger, has_graphs)
 
 
 def plan_hash(config: EngineConfig, capacity: Capacity, decisions: Sequence[Decision]) -> str:
@@ -155,6 +172,7 @@ def _question(
     layout: CacheLayout,
     memory: MemoryLedger,
     machine: MachineMemory,
+    device: EngineDevice,
 ) -> CapacityQuestion:
     growing = layout.growing_group
     return CapacityQuestion(
@@ -166,6 +184,7 @@ def _question(
         fixed_bytes=memory.total_bytes + config.host_cache_bytes,
         max_model_len=config.max_model_len,
         cache_bytes=config.kv_cache_bytes,
+        first_share=device.cache_share or CACHE_SHARE,
     )
 
 

@@ -12,14 +12,20 @@ from typing import Any, Self
 import torch
 
 from llm_engine.answers.answers import Answers, Event
-from llm_engine.assembly import build_cache, build_keepers, build_runner, build_scheduler
+from llm_engine.assembly import (
+    build_cache,
+    build_keepers,
+    build_runner,
+    build_sampler,
+    build_scheduler,
+)
 from llm_engine.cache.report import cache_counts, describe_cache
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide, plan_hash
 from llm_engine.errors import QueueFull, RequestFailed
 from llm_engine.loader import LoadedModel, load_model
 from llm_engine.memory.ledger import MemoryLedger
-from llm_engine.memory.machine import MachineMemory, read_machine_memory
+from llm_engine.memory.machine import MachineMemory
 from llm_engine.memory.workspace import STEP
 from llm_engine.parallel.commands import Ranks
 from llm_engine.parallel.seat import Seat
@@ -43,17 +49,21 @@ class LLMEngine:
         config: EngineConfig,
         *,
         clock: Callable[[], float] = time.monotonic,
-        read_memory: Callable[[], MachineMemory] = read_machine_memory,
+        read_memory: Callable[[], MachineMemory] | None = None,
         seat: Seat | None = None,
     ) -> None:
         """Decide, then reserve the cache. Units: `clock` counts seconds.
 
-        `seat` is rank 0's among several ranks; `load` takes it.
+        `read_memory` stands in for the device's own figures; `seat` is rank 0's among several
+        ranks, which `load` takes.
 
         Raises: InvalidConfig, ImplUnavailable, StrictRefusal: see `llm_engine.decisions.decide`.
         """
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
+        device = loaded.device
+        device.use()
+        read_memory = read_memory or device.read_memory
         if seat is not None:
             read_memory = seat.memory_of(read_memory)
         decisions = decide(
@@ -64,6 +74,7 @@ class LLMEngine:
             prompt_token_bytes=loaded.prompt_token_bytes,
             cache_parts=loaded.cache_parts,
             machine=read_memory(),
+            device=device,
         )
         self.config = config
         self.tokenizer = loaded.tokenizer
@@ -71,6 +82,7 @@ class LLMEngine:
         self.memory = decisions.memory
         self._chunk_tokens = decisions.chunk_tokens
         self._clock = clock
+        self._device = device
         self._adapters = loaded.adapters
         if (adapters := loaded.adapters.decision()) is not None:
             self.ledger.record(adapters)
@@ -83,7 +95,7 @@ class LLMEngine:
                 self.ledger.record(decision)
         self._expect = (lambda _: None) if seat is None else seat.ranks.expect
         self._scheduler = build_scheduler(config, decisions, self._cache, self._runner.storages)
-        self._keepers = build_keepers(config, self._cache, decisions, read_memory, clock)
+        self._keepers = build_keepers(config, self._cache, decisions, read_memory, clock, device)
         speculation = decide_speculation(
             config, can_take_back=not decisions.layout.has_state, ledger=self.ledger
         )
@@ -91,6 +103,7 @@ class LLMEngine:
             loaded.tokenizer,
             loaded.eos_token_ids,
             speculator=make_speculator(config, speculation, clock),
+            sampler=build_sampler(decisions),
             clock=clock,
         )
         card = loaded.card(decisions, config.page_size)
@@ -178,9 +191,14 @@ class LLMEngine:
         if not plan.chunks:
             return []
         self._num_steps += 1
+        self._device.use()
         self._expect(self._scheduler.step_time.trusted_s(plan.shape))
         logits_SV = self._runner.run(plan.chunks)
-        events = [] if logits_SV is None else self._answers.advance(plan.chunks, logits_SV)
+        if logits_SV is None:
+            events: list[Event] = []
+            self._device.wait()  # what a step took is known once it is done
+        else:
+            events = self._answers.advance(plan.chunks, logits_SV)
         for chunk in plan.chunks:
             self._scheduler.commit(chunk)
             chunk.seq.draft_ids = ()
@@ -198,7 +216,7 @@ class LLMEngine:
         """Measure the workspace of a full chunk while idle, in place of the formula's figure."""
         assert not self.has_work, "a warm-up needs an idle engine"
         num_tokens = min(self._chunk_tokens, self.card.max_model_len)
-        measured = measure_step(self._cache, self._runner, num_tokens)
+        measured = measure_step(self._cache, self._runner, self._device, num_tokens)
         if measured is not None:
             self.memory = self.memory.measured(STEP, measured)
         return self.memory

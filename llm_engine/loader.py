@@ -8,6 +8,7 @@ import torch
 from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import EngineDecisions, decide
+from llm_engine.device import EngineDevice
 from llm_engine.errors import UnsupportedModel
 from llm_engine.layers.weight_form import choose_weights
 from llm_engine.model_config import GPT_OSS, ModelConfig
@@ -16,7 +17,7 @@ from llm_engine.models.parameters import Parameters, WeightFacts
 from llm_engine.models.registry import model_class
 from llm_engine.tokenizer import Tokenizer
 from llm_engine.types import ModelCard
-from llm_engine.weights.checkpoint import Checkpoint, UnpackedCheckpoint
+from llm_engine.weights.checkpoint import Checkpoint, PlacedCheckpoint, UnpackedCheckpoint
 from llm_engine.weights.footprint import tensor_bytes
 from llm_engine.weights.resolve import ModelSource, resolve
 from llm_engine.weights.safetensors import SafetensorsCheckpoint
@@ -44,6 +45,7 @@ class LoadedModel:
     adapters: AdapterSet
     shape: ModelConfig
     num_parameters: int
+    device: EngineDevice
     is_packed: bool = False
     prompt_token_bytes: int = 0
     cache_parts: int = 1
@@ -78,48 +80,55 @@ class ForeseenModel:
     shape: ModelConfig
     facts: WeightFacts
     dtype: torch.dtype
+    device: EngineDevice
     decisions: EngineDecisions
 
 
-def foresee(config: EngineConfig) -> ForeseenModel:
+def foresee(config: EngineConfig, device: EngineDevice | None = None) -> ForeseenModel:
     """Resolve the name, check the files' headers, decide what can be decided.
 
+    `device` stands in for the one that `config` names.
     Raises: ModelNotFound, UnsupportedModel, and what `decide` raises.
     """
     source = resolve(config.model)
-    dtype = choose_dtype(config.dtype)
+    device = device or EngineDevice.of(config.device)
+    dtype = choose_dtype(config.dtype, device)
     checkpoint = open_checkpoint(source)
     shape = ModelConfig.from_mapping(checkpoint.config)
     parameters = Parameters.of(shape)
     parameters.check(checkpoint)
     facts = parameters.facts(checkpoint, dtype)
-    is_packed, _ = choose_weights(config, shape, is_quantised=facts.is_quantised)
+    is_packed, _ = choose_weights(config, shape, device, is_quantised=facts.is_quantised)
     decisions = decide(
         config,
         shape,
         dtype,
         is_quantised=facts.is_quantised,
         weight_bytes=facts.packed_bytes if is_packed else facts.unpacked_bytes,
+        device=device,
     )
-    return ForeseenModel(source, checkpoint, shape, facts, dtype, decisions)
+    return ForeseenModel(source, checkpoint, shape, facts, dtype, device, decisions)
 
 
-def load_model(config: EngineConfig) -> LoadedModel:
+def load_model(config: EngineConfig, device: EngineDevice | None = None) -> LoadedModel:
     """Resolve the name, decide what can be decided, read the weights, build the tokenizer.
 
     Raises: ModelNotFound, UnsupportedModel; before a weight is read, what `decide` raises.
     """
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    found = foresee(config)
+    found = foresee(config, device)
+    found.device.use()
     source, shape, facts = found.source, found.shape, found.facts
     dtype, checkpoint = found.dtype, found.checkpoint
     if found.decisions.ops.is_native:
         dtype = torch.float32  # of what lies between the packed products
     else:
         checkpoint = UnpackedCheckpoint(checkpoint)
+        if not found.device.is_cpu:
+            checkpoint = PlacedCheckpoint(checkpoint, found.device.place)
     model = load_weights(checkpoint, dtype)
-    adapters = AdapterSet.load(config.adapters, shape, dtype)
+    adapters = AdapterSet.load(config.adapters, shape, dtype).to(found.device.place)
     tokenizer, eos_token_ids = load_tokenizer(source, checkpoint.eos_token_ids)
     return LoadedModel(
         model=model,
@@ -131,6 +140,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
         adapters=adapters,
         shape=shape,
         num_parameters=model.num_parameters,
+        device=found.device,
         is_packed=found.decisions.ops.is_native,
     )
 
@@ -184,11 +194,12 @@ def read_tensors(config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype
     return model
 
 
-def choose_dtype(name: str, cpuinfo: Path = _CPUINFO) -> torch.dtype:
-    """The dtype asked for; "auto" is bfloat16 where the CPU multiplies it natively."""
+def choose_dtype(name: str, device: EngineDevice, cpuinfo: Path = _CPUINFO) -> torch.dtype:
+    """The dtype asked for; "auto" is bfloat16 where the device multiplies it natively."""
     if name != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
-    return torch.bfloat16 if has_bf16_units(cpuinfo) else torch.float32
+    has_units = has_bf16_units(cpuinfo) if device.is_cpu else bool(device.traits.bf16_mma)
+    return torch.bfloat16 if has_units else torch.float32
 
 
 def has_bf16_units(cpuinfo: Path = _CPUINFO) -> bool:

@@ -11,9 +11,11 @@ from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.cache.sequence_cache import SequenceCache
 from llm_engine.cache.storage import PageStorage
 from llm_engine.cache.tensor_storage import GroupedStorage, TensorStorage
-from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache, WindowedSpans
+from llm_engine.device import upload
+from llm_engine.layers.attention import PagedAttention, PagedCache, WindowedSpans
 from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.native import NativeAttend, NativeCache
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.layers.step import Attend, Step
 from llm_engine.models.base import CausalModel
 from llm_engine.sequence import Chunk
@@ -57,7 +59,10 @@ class Runner:
         ops: BoundOps,
         adapters: AdapterSet | None = None,
     ) -> None:
-        """Allocate the cache for every page of the pool, in the layout of the bound blocks."""
+        """Allocate the cache for every page of the pool, in the layout of the bound blocks.
+
+        It lies on the device of the model's weights.
+        """
         self._model = model
         self._pool = pool
         self._ops = ops
@@ -69,7 +74,8 @@ class Runner:
             self.cache = NativeCache(model.config, pool.num_pages, pool.page_size)
         else:
             num_pages = [pool.pages_by_group[group] for group in group_of]
-            self.cache = PagedCache(model.config, num_pages, pool.page_size, dtype)
+            place = model.rotary.place
+            self.cache = PagedCache(model.config, num_pages, pool.page_size, dtype, place=place)
         self.storages: Sequence[PageStorage] = (self._storage(group_of),)
 
     @torch.inference_mode()
@@ -84,12 +90,13 @@ class Runner:
         if self._adapters is not None:
             uses = [(chunk.seq.adapter_id, chunk.num_tokens) for chunk in chunks]
             updates = self._adapters.for_step(uses, self._ops.over_rows)
-        step = Step(torch.tensor(token_ids), self._attend(chunks), updates)
+        place = self._model.rotary.place
+        step = Step(upload(token_ids, torch.int64, place), self._attend(chunks), updates)
         hidden_NC = self._model.hidden(step, self._ops)
         if not rows:
             return None
         if len(rows) < len(token_ids):
-            hidden_NC = hidden_NC[rows]
+            hidden_NC = hidden_NC.index_select(0, upload(rows, torch.int64, place))
         return self._model.logits(hidden_NC, self._ops)
 
     def flush(self) -> None:
@@ -104,7 +111,7 @@ class Runner:
         if isinstance(self.cache, NativeCache):
             return NativeAttend(self.cache, spans, rotary)
         positions = [p for span in spans for p in range(span.start, span.end)]
-        rotation = rotary.rotation(torch.tensor(positions))
+        rotation = rotary.rotation(upload(positions, torch.int64, rotary.place))
         windows, windowed = self._model.config.windows, None
         if self._window_group is not None and windows is not None:
             found = [self._span(chunk, self._window_group) for chunk in chunks]
@@ -112,7 +119,7 @@ class Runner:
             if self._window_group == 0:
                 spans = []  # of layers that see everything, of which there are none
         sinks = self._model.sinks
-        return PagedAttention(
+        return PagedAttention.of_spans(
             self.cache, spans, self._ops, rotation, windowed=windowed, sinks=sinks
         )
 
@@ -126,10 +133,15 @@ class Runner:
         def of_group(items: Sequence[T], group: int) -> list[T]:
             return [item for item, own in zip(items, group_of, strict=True) if own == group]
 
-        layers, reservations = self.cache.layers, self.cache.reservations
+        layers = self.cache.layers
+        # On a device memory is not given back.
+        reservations = self.cache.reservations or [None] * len(layers)
         return GroupedStorage(
             [
-                TensorStorage(of_group(layers, group), of_group(reservations, group))
+                TensorStorage(
+                    of_group(layers, group),
+                    [held for held in of_group(reservations, group) if held is not None],
+                )
                 for group in range(len(self._pool.layout.groups))
             ]
         )

@@ -18,6 +18,7 @@ def engine_config(settings: Settings) -> EngineConfig:
     """
     return EngineConfig(
         model=settings.llm_model,
+        device="cuda" if settings.llm_devices else "cpu",
         dtype=settings.dtype,
         max_model_len=settings.llm_max_model_len or None,
         max_num_seqs=settings.llm_max_num_seqs,

@@ -10,12 +10,14 @@ from benchmarks.overlap.models import RandomWeights
 from benchmarks.overlap.shares import MlpWeights, Share, attention_weights, mlp_weights
 from kernels.ledger import Ledger
 from kernels.ops.moe_router.routing import Routing
-from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache
+from llm_engine.device import EngineDevice
+from llm_engine.layers.attention import PagedAttention, PagedCache
 from llm_engine.layers.blocks import AttentionBlock, MlpBlock, TorchBlocks
 from llm_engine.layers.bound_ops import BoundOps, bind_ops
 from llm_engine.layers.experts import Expert, MoeBlock, apply_experts
 from llm_engine.layers.linear import Linear
 from llm_engine.layers.op_choice import OpSizes
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.layers.rotary import Rotary
 from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig
@@ -40,7 +42,14 @@ class FusedWeights:
         sizes = OpSizes(
             chunk_tokens=num_tokens, num_seqs=1, context=num_tokens, page_size=PAGE_SIZE
         )
-        self.ops: BoundOps = bind_ops(self.config, dtype, sizes, asked={}, ledger=Ledger())
+        self.ops: BoundOps = bind_ops(
+            self.config,
+            dtype,
+            sizes,
+            asked={},
+            ledger=Ledger(),
+            device=EngineDevice.of("cpu"),
+        )
         self.blocks = TorchBlocks(self.config, self.ops.rms_norm, self.ops.swiglu)
         self.cache = PagedCache(self.config, self.num_pages, PAGE_SIZE, dtype)
         self.rotary = Rotary.build(config, dtype)
@@ -49,7 +58,7 @@ class FusedWeights:
         """Tokens [start, start + num_tokens) of the prompt."""
         span = AttentionSpan(start, num_tokens, range(self.num_pages))
         rotation = self.rotary.rotation(torch.arange(start, start + num_tokens))
-        attend = PagedAttention(self.cache, [span], self.ops, rotation)
+        attend = PagedAttention.of_spans(self.cache, [span], self.ops, rotation)
         return Step(torch.empty(num_tokens, dtype=torch.int64), attend)
 
     def mlp_update(self, layer: int, x_NC: torch.Tensor, step: Step) -> torch.Tensor:

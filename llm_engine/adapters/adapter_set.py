@@ -13,6 +13,7 @@ from kernels.spec import Tier
 from llm_engine.adapters.fused_parts import expert_part
 from llm_engine.adapters.lora import LoraAdapter
 from llm_engine.adapters.update import Update
+from llm_engine.device import upload
 from llm_engine.errors import InvalidRequest
 from llm_engine.layers.tiles import OverRows, RowMap, at_once
 from llm_engine.model_config import ModelConfig
@@ -36,6 +37,10 @@ class AdapterSet:
                 for name, folder in folders.items()
             ]
         )
+
+    def to(self, place: torch.device) -> "AdapterSet":
+        """The same adapters, on a device."""
+        return AdapterSet([adapter.to(place) for adapter in self.adapters])
 
     @property
     def adapters(self) -> tuple[LoraAdapter, ...]:
@@ -79,7 +84,10 @@ class AdapterSet:
             if name is not None:
                 rows.setdefault(name, []).extend(range(start, start + count))
             start += count
-        groups = [_Group(self._adapters[name], _selection(rows[name])) for name in rows]
+        groups = [
+            _Group(adapter, _selection(rows[name], adapter.place))
+            for name, adapter in ((name, self._adapters[name]) for name in rows)
+        ]
         return StepAdapters(tuple(groups), start, over_rows)
 
     def decision(self) -> Decision | None:
@@ -170,7 +178,7 @@ class StepAdapters:
     def _owners(self, token_P: torch.Tensor) -> torch.Tensor:
         """Which group each of these rows of the step belongs to, -1 for none. Shape: (P,)."""
         if self._owner_N is None:
-            self._owner_N = torch.full((self._num_rows,), -1)
+            self._owner_N = torch.full((self._num_rows,), -1, device=token_P.device)
             for number, group in enumerate(self._groups):
                 self._owner_N[group.rows] = number
         return self._owner_N[token_P]
@@ -180,9 +188,9 @@ def _product(update: Update) -> RowMap:
     return lambda x_NI: (x_NI @ update.a_RI.mT) @ update.b_OR.mT
 
 
-def _selection(rows: list[int]) -> _Selection:
+def _selection(rows: list[int], place: torch.device) -> _Selection:
     """A slice where the rows are neighbours: no copy of x is made then."""
     first, last = rows[0], rows[-1]
     if last - first + 1 == len(rows):
         return slice(first, last + 1)
-    return torch.tensor(rows)
+    return upload(rows, torch.int64, place)

@@ -70,6 +70,15 @@ class LoraAdapter:
                     updates[layer, part] = _Stack(name, layer, fused, lora).stack(found, dtype)
         return cls(name, updates)
 
+    def to(self, place: torch.device) -> "LoraAdapter":
+        """The same adapter, on a device."""
+        return LoraAdapter(self.name, {key: u.to(place) for key, u in self.updates.items()})
+
+    @property
+    def place(self) -> torch.device:
+        """Where its matrices are."""
+        return next(iter(self.updates.values())).a_RI.device
+
 
 _Pair = dict[str, torch.Tensor]
 

@@ -13,3 +13,7 @@ class Update:
 
     a_RI: torch.Tensor
     b_OR: torch.Tensor
+
+    def to(self, place: torch.device) -> "Update":
+        """The same update, on a device."""
+        return Update(self.a_RI.to(place), self.b_OR.to(place))

@@ -10,9 +10,10 @@ import torch
 
 from llm_engine.answers.active_request import ActiveRequest, Event
 from llm_engine.answers.choice import Choice
+from llm_engine.device import upload
 from llm_engine.errors import DeadlineExceeded, InvalidRequest, RequestFailed
 from llm_engine.prompt import PreparedRequest
-from llm_engine.sampler import Sampled, SamplerRow, Unsampled, sample
+from llm_engine.sampler import Sampled, Sampler, SamplerRow, Unsampled, sample
 from llm_engine.sequence import Chunk
 from llm_engine.sequence import Sequence as ScheduledSequence
 from llm_engine.speculation.speculator import DraftTarget, Speculator
@@ -48,9 +49,11 @@ class Answers:
         eos_token_ids: frozenset[int],
         *,
         speculator: Speculator | None = None,
+        sampler: Sampler = sample,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start with none. Units: `clock` counts seconds."""
+        self._sample = sampler
         self.num_generated = 0
         self.num_accepted_drafts = 0
         self.num_rejected_drafts = 0
@@ -125,8 +128,11 @@ class Answers:
         with torch.inference_mode():
             events, due = self._take_rows(chunks, logits_SV)
             indices = [entry.first_row + i for entry in due for i in range(len(entry.rows))]
-            due_SV = logits_SV if len(indices) == len(logits_SV) else logits_SV[indices]
-            sampled = iter(sample(due_SV, [row for entry in due for row in entry.rows]))
+            due_SV = logits_SV
+            if len(indices) < len(logits_SV):
+                index_S = upload(indices, torch.int64, logits_SV.device)
+                due_SV = logits_SV.index_select(0, index_S)
+            sampled = iter(self._sample(due_SV, [row for entry in due for row in entry.rows]))
             for entry in due:
                 results = [next(sampled) for _ in entry.rows]
                 hidden = None if hidden_SC is None else hidden_SC[entry.first_row :]

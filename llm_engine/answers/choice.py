@@ -80,6 +80,8 @@ class Choice:
             SamplerRow(
                 params=params,
                 uniform=0.0 if params.is_greedy else self._uniforms.drawing(first + i),
+                seed=self._uniforms.device_seed,
+                position=first + i,
                 history=self._history,
                 draft_ids=draft_ids[:i],
                 bias=self._bias,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from llm_engine.device import upload
 from llm_engine.memory.lazy_tensor import LazyTensor
 
 
@@ -20,17 +21,17 @@ class TensorStorage:
         self._reservations = list(reservations)
 
     def copy_out(self, group: int, pages: Sequence[int]) -> list[torch.Tensor]:
-        """The contents of pages: for each layer a tensor (M, ...)."""
+        """The contents of pages, in host memory: for each layer a tensor (M, ...)."""
         self._check(group)
-        index_M = torch.tensor(pages, dtype=torch.int64)
-        return [layer.index_select(0, index_M) for layer in self._layers]
+        index_M = self._index(pages)
+        return [layer.index_select(0, index_M).to("cpu") for layer in self._layers]
 
     def copy_in(self, group: int, pages: Sequence[int], contents: Sequence[torch.Tensor]) -> None:
         """Write what `copy_out` returned for as many pages."""
         self._check(group)
-        index_M = torch.tensor(pages, dtype=torch.int64)
+        index_M = self._index(pages)
         for layer, saved in zip(self._layers, contents, strict=True):
-            layer.index_copy_(0, index_M, saved)
+            layer.index_copy_(0, index_M, saved.to(layer.device))
 
     def copy(self, group: int, source: int, target: int) -> None:
         """Copy one page onto another."""
@@ -43,6 +44,9 @@ class TensorStorage:
         self._check(group)
         for reservation in self._reservations:
             reservation.give_back(pages)
+
+    def _index(self, pages: Sequence[int]) -> torch.Tensor:
+        return upload(pages, torch.int64, self._layers[0].device)
 
     def _check(self, group: int) -> None:
         assert group == 0, f"group {group} has no tensors here"

@@ -6,30 +6,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 
-from kernels.ops.rotary_insert import Insertion, Rotation
+from kernels.ops.rotary_insert import Rotation
+from llm_engine.layers.paged_rows import AttentionSpan, PagedRows
 from llm_engine.layers.single_decode import SingleDecode
 from llm_engine.memory.lazy_tensor import LazyTensor
 from llm_engine.model_config import ModelConfig
 from llm_engine.windows import Windows
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSpan:
-    """Tokens [start, start + num_tokens) of one sequence, and the pages of the sequence."""
-
-    start: int
-    num_tokens: int
-    pages: Sequence[int]
-
-    @property
-    def end(self) -> int:
-        """Tokens in the cache once the span is stored."""
-        return self.start + self.num_tokens
 
 
 class PagedCache:
@@ -41,16 +27,23 @@ class PagedCache:
         num_pages: int | Sequence[int],
         page_size: int,
         dtype: torch.dtype,
+        *,
+        place: torch.device | None = None,
     ) -> None:
         """Reserve all pages, zeroed: masked positions must hold finite numbers.
 
-        `num_pages` are those of every layer, or of each by itself.
+        `num_pages` are those of every layer, or of each by itself. On a device they are taken at
+        once; the CPU's memory, and that of no `place`, at first use.
         """
         if isinstance(num_pages, int):
             num_pages = [num_pages] * config.num_layers
         page = (page_size, 2, config.num_kv_heads, config.head_dim)
-        self.reservations = [LazyTensor((count, *page), dtype) for count in num_pages]
-        self.layers = [reserved.tensor for reserved in self.reservations]
+        if place is None or place.type == "cpu":
+            self.reservations = [LazyTensor((count, *page), dtype) for count in num_pages]
+            self.layers = [reserved.tensor for reserved in self.reservations]
+        else:
+            self.reservations = []
+            self.layers = [torch.zeros(n, *page, dtype=dtype, device=place) for n in num_pages]
         self.page_size = page_size
         self.head_dim = config.head_dim
 
@@ -90,7 +83,7 @@ class AttentionOps(Protocol):
 
 
 class PagedAttention:
-    """One step's attention: built once from its spans, then called for each layer.
+    """One step's attention: built once from its rows, then called for each layer.
 
     The leading spans of one token are decoded together; a later one counts as a chunk.
     """
@@ -98,14 +91,14 @@ class PagedAttention:
     def __init__(
         self,
         cache: PagedCache,
-        spans: Sequence[AttentionSpan],
+        rows: PagedRows,
         ops: AttentionOps,
         rotation: Rotation,
         *,
-        windowed: "WindowedSpans | None" = None,
+        windowed: "WindowedRows | None" = None,
         sinks: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Prepare slots, lengths and page tables, which all layers of a kind share.
+        """Keep what all layers of a kind share.
 
         `windowed` is the same step in the pages of layers with a window; `sinks` (H,) are each
         layer's, or none.
@@ -115,12 +108,32 @@ class PagedAttention:
         self._ops = ops
         self._scale = cache.head_dim**-0.5
         self._sinks = sinks
+        self._full = rows
         self._windows = windowed and windowed.windows
-        self._full = _PagedStep(spans, cache.page_size, ops.single_decode)
-        self._windowed = self._full
-        if windowed is not None:
-            tokens = windowed.windows.tokens
-            self._windowed = _PagedStep(windowed.spans, cache.page_size, None, window=tokens)
+        self._windowed = rows if windowed is None else windowed.rows
+
+    @classmethod
+    def of_spans(
+        cls,
+        cache: PagedCache,
+        spans: Sequence[AttentionSpan],
+        ops: AttentionOps,
+        rotation: Rotation,
+        *,
+        windowed: "WindowedSpans | None" = None,
+        sinks: Sequence[torch.Tensor] = (),
+    ) -> Self:
+        """Prepare slots, lengths and page tables from spans, `windowed` from its own."""
+        place, size = rotation.cos.device, cache.page_size
+        rows = PagedRows.of_spans(spans, size, place, single_decode=ops.single_decode)
+        return cls(
+            cache,
+            rows,
+            ops,
+            rotation,
+            windowed=windowed and windowed.rows(size, place),
+            sinks=sinks,
+        )
 
     def __call__(
         self,
@@ -169,7 +182,7 @@ class PagedAttention:
             outputs.append(o_QHD)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _step_of(self, layer: int) -> "_PagedStep":
+    def _step_of(self, layer: int) -> PagedRows:
         is_windowed = self._windows is not None and layer in self._windows.layers
         return self._windowed if is_windowed else self._full
 
@@ -184,62 +197,23 @@ class PagedAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowedRows:
+    """A step's rows in the pages of layers with windows."""
+
+    windows: Windows
+    rows: PagedRows
+
+
+@dataclass(frozen=True, slots=True)
 class WindowedSpans:
     """A step's spans over the pages of layers with windows; those out of sight may be absent."""
 
     windows: Windows
     spans: Sequence[AttentionSpan]
 
-
-class _PagedStep:
-    """What layers of one kind share in a step: where its rows lie, and which pages they see."""
-
-    def __init__(
-        self,
-        spans: Sequence[AttentionSpan],
-        page_size: int,
-        single_decode: type[SingleDecode] | None,
-        *,
-        window: int | None = None,
-    ) -> None:
-        self._page_size, self._window = page_size, window
-        slots = [slot for span in spans for slot in self._slots(span)]
-        self.insertion = Insertion(slots=torch.tensor(slots, dtype=torch.int64))
-        decodes = list(takewhile(lambda span: span.num_tokens == 1, spans))
-        chunks = spans[len(decodes) :]
-        self.num_decodes = len(decodes)
-        self.decode_pages = self._pages(decodes) if decodes else None
-        self.single: SingleDecode | None = None
-        if len(decodes) == 1 and single_decode is not None:
-            (span,) = decodes
-            self.single = single_decode(span.pages[: -(-span.end // page_size)], span.end)
-        self.chunk_pages = self._pages(chunks) if chunks else None
-        bounds = [0, *accumulate(span.num_tokens for span in chunks)]
-        self.chunk_bounds = torch.tensor(bounds, dtype=torch.int32)
-
-    def _slots(self, span: AttentionSpan) -> list[int]:
-        size = self._page_size
-        return [
-            span.pages[position // size] * size + position % size
-            for position in range(span.start, span.end)
-        ]
-
-    def _pages(self, spans: Sequence[AttentionSpan]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Lengths (B) and page table (B, M), padded with page 0.
-
-        Both count from the first page that the window of a span's first row reaches: what lies
-        before it is neither read nor masked.
-        """
-        size = self._page_size
-        skipped = [self._num_skipped(span) for span in spans]
-        pairs = list(zip(spans, skipped, strict=True))
-        lengths = [span.end - skip * size for span, skip in pairs]
-        rows = [[*span.pages[skip : -(-span.end // size)]] for span, skip in pairs]
-        longest = max(len(row) for row in rows)
-        table = [row + [0] * (longest - len(row)) for row in rows]
-        return torch.tensor(lengths, dtype=torch.int32), torch.tensor(table, dtype=torch.int32)
-
-    def _num_skipped(self, span: AttentionSpan) -> int:
-        if self._window is None:
-            return 0
-        return max(0, span.start - self._window + 1) // self._page_size
+    def rows(self, page_size: int, place: torch.device) -> WindowedRows:
+        """Their rows, counted from the first page that a window reaches."""
+        window = self.windows.tokens
+        return WindowedRows(
+            self.windows, PagedRows.of_spans(self.spans, page_size, place, window=window)
+        )

@@ -12,6 +12,7 @@ from kernels.dtypes import DTYPE_NAMES
 from kernels.ledger import Decision, Ledger
 from kernels.ops.registry import op_spec
 from kernels.spec import Tier
+from llm_engine.device import EngineDevice
 from llm_engine.errors import InvalidConfig
 from llm_engine.layers.blocks import (
     AttentionBlock,
@@ -137,10 +138,11 @@ def bind_ops(
     *,
     asked: Mapping[str, str],
     ledger: Ledger,
+    device: EngineDevice,
     is_native: bool = False,
     has_ranks: bool = False,
 ) -> BoundOps:
-    """Choose each op for the model's shapes on the CPU, record why, and import what was chosen.
+    """Choose each op for the model's shapes on a device, record why, and import what was chosen.
 
     `asked` names implementations by op; a request is met or refused, never replaced. With
     `has_ranks` blocks are composed, since their sums are exchanged before they are added.
@@ -159,7 +161,7 @@ def bind_ops(
     for name, case in cases.items():
         decide = DECIDE.get(name, choose_op)
         spec = op_spec(name)
-        decision = decide(spec, case, asked.get(name, AUTO))
+        decision = decide(spec, case, asked.get(name, AUTO), device)
         if name not in unused:
             decisions.append(ledger.record(decision))
         if name == "rotary_insert" and decision.chosen == ENGINE:
@@ -169,7 +171,7 @@ def bind_ops(
     if config.gate.options:
         functions["swiglu"] = partial(functions["swiglu"], **config.gate.options)
     single_decode = None
-    is_plain = config.windows is None and not config.has_sinks
+    is_plain = device.is_cpu and config.windows is None and not config.has_sinks
     if asked.get("paged_decode", AUTO) == AUTO and not is_native and is_plain:
         single_decode = SingleDecode
         decisions.append(ledger.record(decide_single_decode(decisions, cases["paged_decode"])))
@@ -177,7 +179,7 @@ def bind_ops(
     blocks = {
         decision.what: decision
         for decision in _blocks(
-            config, sizes, decisions, asked, is_native=is_native, has_ranks=has_ranks
+            config, sizes, decisions, asked, device, is_native=is_native, has_ranks=has_ranks
         )
     }
     decisions += [ledger.record(decision) for decision in blocks.values()]
@@ -202,6 +204,7 @@ def _blocks(
     sizes: OpSizes,
     parts: Sequence[Decision],
     asked: Mapping[str, str],
+    device: EngineDevice,
     *,
     is_native: bool,
     has_ranks: bool,
@@ -219,7 +222,7 @@ def _blocks(
                 f"before it is added: ask for {AUTO!r} or {ENGINE!r}"
             )
         spec = op_spec(name)
-        decision = choose_op(spec, case, "torch" if name_asked == ENGINE else name_asked)
+        decision = choose_op(spec, case, "torch" if name_asked == ENGINE else name_asked, device)
         if decision.chosen != NATIVE or has_ranks:
             tiers = [part.tier for part in parts if part.what in _COMPOSED]
             lowest = next((t for t in tiers if t is Tier.GENERIC), Tier.FUSED)
@@ -229,7 +232,7 @@ def _blocks(
                 chosen=ENGINE,
                 tier=lowest,
                 reasons=(_COMPOSED_OVER_RANKS if has_ranks else _COMPOSED_REASON,),
-                evidence="run on CPU; answers compared with transformers",
+                evidence=device.evidence,
             )
         found.append(decision)
     if config.moe is None and all(decision.chosen == NATIVE for decision in found):

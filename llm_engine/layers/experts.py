@@ -72,7 +72,7 @@ def apply_experts(
     token_P = order_P // ids_Nk.shape[1]
     route_P1 = weights_Nk.reshape(-1, 1).float().index_select(0, order_P)
     rows_PC = h_NC.index_select(0, token_P)
-    y_NC = torch.zeros(h_NC.shape, dtype=torch.float32)
+    y_NC = torch.zeros(h_NC.shape, dtype=torch.float32, device=h_NC.device)
     hit, counts = torch.unique_consecutive(flat.index_select(0, order_P), return_counts=True)
     start = 0
     for index, count in zip(hit.tolist(), counts.tolist(), strict=True):

@@ -35,8 +35,14 @@ def make_invariant(
 ) -> BoundOps:
     """The ops with those replaced whose rows depend on the batch, and the decision recorded.
 
-    Raises: InvalidConfig where this machine's products fail a test of it.
+    Raises: InvalidConfig where this machine's products fail a test of it, and on devices, whose
+        products and attention have no tiles yet.
     """
+    if config.device != "cpu":
+        raise InvalidConfig(
+            f"batch_invariant is asked for, but on device {config.device!r} rows depend on the "
+            "batch: leave it out, or serve on the CPU"
+        )
     check_model(model, dtype, is_native=ops.is_native)
     swiglu = by_one_thread(ops.swiglu)
     blocks = TorchBlocks(model, ops.rms_norm, swiglu, in_tiles)

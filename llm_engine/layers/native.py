@@ -19,9 +19,9 @@ from kernels.ops.attention_block.step import PagedStep, TurnTable
 from kernels.ops.mlp_block.native import NativeMlpBlock
 from kernels.ops.mlp_block.stack import NativeStack
 from kernels.ops.packed_gemm.native import multiply
-from llm_engine.layers.attention import AttentionSpan
 from llm_engine.layers.blocks import AttentionBlock, DecoderLayer, MlpBlock, TorchBlocks
 from llm_engine.layers.linear import Linear
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.layers.rotary import Rotary
 from llm_engine.layers.step import Step
 from llm_engine.memory.lazy_tensor import LazyTensor

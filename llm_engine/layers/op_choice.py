@@ -8,8 +8,9 @@ import torch
 from kernels.dispatch import AUTO, choose
 from kernels.errors import ImplUnavailable
 from kernels.ledger import Decision, Rejection
-from kernels.runtime import device_traits
 from kernels.spec import Case, OpSpec, Tier
+from kernels.tuned import tuned_table
+from llm_engine.device import EngineDevice
 from llm_engine.layers.linear import can_pack
 from llm_engine.model_config import ModelConfig
 
@@ -29,6 +30,11 @@ SAMPLER_REASON = (
     "engine's: one greedy row 181 and 46 µs, one row at temperature 0.8 1269 and 415 µs, 8 greedy "
     "rows 1070 and 155 µs, 8 rows at 0.8 8013 and 1751 µs"
 )
+DEVICE_SAMPLER_REASON = (
+    "rows with penalties, a bias, a grammar or log probabilities are copied and drawn by the "
+    "processor, by the same numbers"
+)
+HOST_SAMPLER_REASON = "asked for: all logits are copied to the processor, which draws"
 EXPERTS_REASON = (
     "its experts lie in the layout of the other linear maps, packed where those are; measured on a "
     "CPU without bfloat16 units, 8 of 32 experts of 2048 x 768 in float32, op against the "
@@ -46,10 +52,12 @@ class OpSizes:
     page_size: int
 
 
-def choose_op(spec: OpSpec, case: Case, asked: str) -> Decision:
+def choose_op(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Decision:
     """The implementation of an op. Raises: ImplUnavailable for one that cannot be met."""
+    traits = device.traits
     try:
-        return choose(spec, case, device_traits("cpu"), asked=asked, where=WHERE)
+        tuned = tuned_table(traits.name)
+        return choose(spec, case, traits, asked=asked, tuned=tuned, where=WHERE)
     except KeyError as error:
         raise ImplUnavailable(str(error.args[0])) from error
 
@@ -76,41 +84,52 @@ def decide_single_decode(decisions: Sequence[Decision], case: Case) -> Decision:
     return replace(_own(batched, SINGLE_REASON), where=WHERE_SINGLE, case=str(alone))
 
 
-def _rotary(spec: OpSpec, case: Case, asked: str) -> Decision:
-    """The engine's own function unless the op was asked for."""
-    if asked not in (AUTO, ENGINE):
-        return choose_op(spec, case, asked)
-    return _own(choose_op(spec, case, AUTO), ROTARY_REASON, asked=asked)
+def _rotary(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Decision:
+    """On a CPU the engine's own function unless the op was asked for."""
+    if asked == ENGINE or (asked == AUTO and device.is_cpu):
+        return _own(choose_op(spec, case, AUTO, device), ROTARY_REASON, asked=asked)
+    return choose_op(spec, case, asked, device)
 
 
-def _gemm(spec: OpSpec, case: Case, asked: str) -> Decision:
+def _gemm(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Decision:
     """The vendor's product, with the layout in which `layers.linear` hands it the weights."""
-    is_packed = case.dtype == "bf16" and can_pack(torch.empty(0, dtype=torch.bfloat16))
+    is_here = case.dtype == "bf16" and device.place.type == "cpu"
+    is_packed = is_here and can_pack(torch.empty(0, dtype=torch.bfloat16))
     layout = "in oneDNN's blocks, packed once at load" if is_packed else "row-major"
-    return replace(choose_op(spec, case, asked), reasons=(f"weights lie {layout}",))
+    return replace(choose_op(spec, case, asked, device), reasons=(f"weights lie {layout}",))
 
 
-def _sampler(spec: OpSpec, case: Case, asked: str) -> Decision:
-    """The engine's own sampler: faster, and its threads are the caller's alone."""
+def _sampler(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Decision:
+    """On a CPU the engine's own: faster, and its threads are the caller's alone."""
+    if not device.is_cpu:
+        return _device_sampler(spec, case, asked, device)
     if asked not in (AUTO, ENGINE):
         raise ImplUnavailable(
             f"{spec.name}: {asked!r} was asked for, but the engine draws with its own sampler: "
             f"a seed's tokens follow its one number a token. Ask for 'auto' or {ENGINE!r}."
         )
-    return _own(choose_op(spec, case, AUTO), SAMPLER_REASON, asked=asked)
+    return _own(choose_op(spec, case, AUTO, device), SAMPLER_REASON, asked=asked)
 
 
-def _experts(spec: OpSpec, case: Case, asked: str) -> Decision:
+def _device_sampler(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Decision:
+    """The op where the logits are, unless the engine's own, on the processor, was asked for."""
+    if asked == ENGINE:
+        return _own(choose_op(spec, case, AUTO, device), HOST_SAMPLER_REASON, asked=asked)
+    decision = choose_op(spec, case, asked, device)
+    return replace(decision, reasons=(*decision.reasons, DEVICE_SAMPLER_REASON))
+
+
+def _experts(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Decision:
     """The engine's own grouping, whose experts lie in the layout of all other linear maps."""
     if asked not in (AUTO, ENGINE):
         raise ImplUnavailable(
             f"{spec.name}: {asked!r} was asked for, but the engine's experts lie in the layout of "
             f"its linear maps, which no other reads. Ask for 'auto' or {ENGINE!r}."
         )
-    return _own(choose_op(spec, case, AUTO), EXPERTS_REASON, asked=asked)
+    return _own(choose_op(spec, case, AUTO, device), EXPERTS_REASON, asked=asked)
 
 
-DECIDE: Mapping[str, Callable[[OpSpec, Case, str], Decision]] = {
+DECIDE: Mapping[str, Callable[[OpSpec, Case, str, EngineDevice], Decision]] = {
     "gemm": _gemm,
     "moe_gemm": _experts,
     "rotary_insert": _rotary,

@@ -34,12 +34,22 @@ class Rotary:
         config: ModelConfig,
         dtype: torch.dtype,
         frequency_divisors: torch.Tensor | None = None,
+        *,
+        place: torch.device | None = None,
     ) -> Self:
-        """Build from a model's config; `frequency_divisors` (D/2,) are those a GGUF file stores."""
-        frequencies = rotary_frequencies(config.rope, config.head_dim)
+        """Build from a model's config; `frequency_divisors` (D/2,) are those a GGUF file stores.
+
+        Angles are computed on `place`, the CPU without one.
+        """
+        frequencies = rotary_frequencies(config.rope, config.head_dim).to(place)
         if frequency_divisors is not None:
             frequencies = frequencies / frequency_divisors.float()
         return cls(frequencies, dtype, config.rope.attention_factor)
+
+    @property
+    def place(self) -> torch.device:
+        """Where positions must be."""
+        return self._frequencies.device
 
     def rotation(self, positions_N: torch.Tensor) -> Rotation:
         """The turn of a step's tokens, shared by all layers. Shapes: positions (N,)."""
@@ -50,7 +60,7 @@ class Rotary:
         """Cosines and sines of at least the first positions, float32 (P, D/2); kept and grown."""
         if self._table is None or self._table[0].shape[0] < num_positions:
             rounded = 1 << (num_positions - 1).bit_length()
-            self._table = self._turns(torch.arange(max(rounded, _LEAST_TABLE)))
+            self._table = self._turns(torch.arange(max(rounded, _LEAST_TABLE), device=self.place))
         return self._table
 
     def _turns(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,9 +4,9 @@ from kernels.dispatch import choose
 from kernels.ledger import Decision, Rejection
 from kernels.native.library import instructions
 from kernels.ops.registry import op_spec
-from kernels.runtime import device_traits
 from kernels.spec import Case, Tier
 from llm_engine.config import EngineConfig
+from llm_engine.device import EngineDevice
 from llm_engine.errors import InvalidConfig
 from llm_engine.model_config import ModelConfig
 
@@ -21,14 +21,14 @@ PACKED_REASON = (
 
 
 def choose_weights(
-    config: EngineConfig, model: ModelConfig, *, is_quantised: bool
+    config: EngineConfig, model: ModelConfig, device: EngineDevice, *, is_quantised: bool
 ) -> tuple[bool, Decision]:
     """Whether weights stay packed, and the decision that says why.
 
     An explicit dtype means that precision for all weights: they are unpacked then.
     Raises: InvalidConfig where packed weights are asked for and cannot be had.
     """
-    blocks = _blocks(config, model)
+    blocks = _blocks(config, model, device)
     problems: list[str] = []
     if not is_quantised:
         over = f" that layout {config.layout} leaves packed" if config.layout else " that packs"
@@ -75,14 +75,13 @@ def block_cases(
     return {name: Case(dtype="fp32", sizes=n, options=options) for name, n in sizes.items()}
 
 
-def _blocks(config: EngineConfig, model: ModelConfig) -> list[Decision]:
+def _blocks(config: EngineConfig, model: ModelConfig, device: EngineDevice) -> list[Decision]:
     cases = block_cases(
         model, num_rows=config.max_num_seqs, page_size=config.page_size, is_packed=True
     )
     if model.moe is not None:
         del cases["mlp_block"]
-    traits = device_traits("cpu")
-    return [choose(op_spec(name), case, traits, where=WHERE) for name, case in cases.items()]
+    return [choose(op_spec(name), case, device.traits, where=WHERE) for name, case in cases.items()]
 
 
 def _decision(

@@ -55,6 +55,7 @@ class CapacityQuestion:
     `max_model_len` and `cache_bytes` are None where they are to be chosen. The pages of the longest
     sequence take `prompt_page_bytes` each once more, out of the cache's memory. `page_bytes` are
     those of the layers that see everything, 0 where there are none; `window` those of the others.
+    `first_share` of what is left is taken at once, and more, up to `GROWN_SHARE`, by need.
     """
 
     model_context: int
@@ -67,6 +68,7 @@ class CapacityQuestion:
     cache_bytes: int | None = None
     prompt_page_bytes: int = 0
     window: WindowPages | None = None
+    first_share: float = CACHE_SHARE
 
     @property
     def left_bytes(self) -> int:
@@ -76,7 +78,16 @@ class CapacityQuestion:
     @property
     def budget_bytes(self) -> int:
         """What the cache may take: as asked, or a share of what is left."""
-        return int(self.left_bytes * CACHE_SHARE) if self.cache_bytes is None else self.cache_bytes
+        return (
+            int(self.left_bytes * self.first_share)
+            if self.cache_bytes is None
+            else self.cache_bytes
+        )
+
+    @property
+    def grown_bytes(self) -> int:
+        """What the cache may grow to."""
+        return int(self.left_bytes * max(GROWN_SHARE, self.first_share))
 
 
 def solve_capacity(question: CapacityQuestion) -> Capacity:
@@ -91,7 +102,7 @@ def solve_capacity(question: CapacityQuestion) -> Capacity:
     wanted = question.max_model_len
     if wanted is not None and wanted > num_tokens and question.cache_bytes is None:
         # A length that was asked for may take more than the usual share.
-        num_tokens = _longest(question, int(question.left_bytes * GROWN_SHARE))
+        num_tokens = _longest(question, question.grown_bytes)
     if num_tokens < max(2, wanted or 0):
         raise InvalidConfig(_too_small(question, num_tokens))
     length = wanted or _choose_length(question, num_tokens)
@@ -104,7 +115,7 @@ def solve_capacity(question: CapacityQuestion) -> Capacity:
         return Capacity(num_window_pages, length, num_window_pages, num_window_pages)
     reserved = num_pages
     if question.cache_bytes is None:
-        grown_bytes = int(question.left_bytes * GROWN_SHARE) - prompt_bytes
+        grown_bytes = question.grown_bytes - prompt_bytes
         reserved = max(num_pages, min(full_pages, _fitting(question, grown_bytes)))
     return Capacity(
         num_pages=num_pages,

@@ -8,6 +8,7 @@ WEIGHTS, STEP, SAMPLER, SAFETY = "weights", "step workspace", "sampler", "safety
 _SAFETY_SHARE = 0.03
 _MIN_SAFETY_BYTES = 128 << 20
 _LOGIT_BYTES = 4
+_GRAPHS_OWN_BYTES = 256 << 20  # of the driver, for all graphs of an engine; unverified
 _LOGIT_COPIES = 3  # the logits, what the sampler makes of them, and a sorted copy
 
 
@@ -19,11 +20,20 @@ def memory_ledger(
     item_bytes: int,
     weight_bytes: int,
     total_bytes: int,
+    has_graphs: bool = False,
 ) -> MemoryLedger:
     """The parts of an engine on a machine of `total_bytes`. `weight_bytes` 0: they are in place."""
     chunk = chunk_tokens + config.max_num_seqs
     rows = config.max_num_seqs * (1 if config.speculation == "off" else 1 + config.max_draft_tokens)
     sampler = rows * model.vocab_size * _LOGIT_BYTES * _LOGIT_COPIES
+    graphs = MemoryEntry(
+        "graphs",
+        step_bytes(model, config.max_num_seqs, item_bytes)
+        + config.max_num_seqs * model.vocab_size * (_LOGIT_BYTES + item_bytes)
+        + _GRAPHS_OWN_BYTES,
+        "formula",
+        f"workspace and logits of {config.max_num_seqs} rows, and what the driver keeps",
+    )
     return MemoryLedger.of(
         (
             MemoryEntry(WEIGHTS, weight_bytes, "formula", "from the files' headers"),
@@ -37,6 +47,7 @@ def memory_ledger(
                 "setting",
                 f"{_SAFETY_SHARE:.0%} of the machine, at least {_MIN_SAFETY_BYTES >> 20} MiB",
             ),
+            *((graphs,) if has_graphs else ()),
         )
     )
 

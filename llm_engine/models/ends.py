@@ -37,11 +37,14 @@ class Ends:
         factors = None
         if checkpoint.has("rope_freqs.weight"):
             factors = checkpoint.take("rope_freqs.weight")
+        final_norm_C = checkpoint.take("model.norm.weight").to(dtype)
         return cls(
             embedding=embedding,
-            final_norm_C=checkpoint.take("model.norm.weight").to(dtype),
+            final_norm_C=final_norm_C,
             head=head,
-            rotary=Rotary.build(config, dtype, frequency_divisors=factors),
+            rotary=Rotary.build(
+                config, dtype, frequency_divisors=factors, place=final_norm_C.device
+            ),
             is_tied=config.is_tied,
             rms_eps=config.rms_eps,
         )

@@ -173,6 +173,7 @@ def load_rank(
         sizes,
         asked=config.kernels,
         ledger=ledger,
+        device=share.device,
         is_native=share.is_packed,
         has_ranks=True,
     )

@@ -11,6 +11,7 @@ from kernels.collectives.group import Group
 from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide
+from llm_engine.device import EngineDevice
 from llm_engine.errors import InvalidConfig
 from llm_engine.layers.weight_form import PACKED, choose_weights
 from llm_engine.loader import (
@@ -20,7 +21,7 @@ from llm_engine.loader import (
     open_checkpoint,
     read_tensors,
 )
-from llm_engine.memory.machine import MachineMemory, read_machine_memory
+from llm_engine.memory.machine import MachineMemory
 from llm_engine.model_config import ModelConfig
 from llm_engine.models.base import CausalModel
 from llm_engine.models.parameters import Parameters, WeightFacts
@@ -64,6 +65,7 @@ class Share:
     layouts: PhaseLayouts
     adapters: HeldAdapters
     model: CausalModel
+    device: EngineDevice
     dtype: torch.dtype
     is_packed: bool
     source: ModelSource
@@ -84,6 +86,7 @@ class Share:
             adapters=self.adapters.adapters,
             shape=self.cached,
             num_parameters=self.num_parameters,
+            device=self.device,
             is_packed=self.is_packed,
             prompt_token_bytes=self.prompt_token_bytes,
             cache_parts=cache_parts(self.layouts),
@@ -104,6 +107,7 @@ def check_layout(config: EngineConfig) -> PhaseLayouts:
         setting does not allow, or of more ranks than a group may have.
     """
     layouts = PhaseLayouts.parse(config.layout)
+    device = _device(config)
     if not 2 <= layouts.num_ranks <= MAX_RANKS:
         raise InvalidConfig(
             f"layout {layouts} is for {layouts.num_ranks} ranks, a group has 2 to {MAX_RANKS}: "
@@ -113,7 +117,7 @@ def check_layout(config: EngineConfig) -> PhaseLayouts:
     checkpoint = open_checkpoint(source)
     whole = _whole_model(config, layouts, source, checkpoint)
     checkpoint.close()
-    dtype = choose_dtype(config.dtype)
+    dtype = choose_dtype(config.dtype, device)
     settled_layouts = settled(whole, layouts, cache_needs(config, whole, dtype))
     check_fit(whole, settled_layouts, layouts.num_ranks)
     check_page(settled_layouts, config.page_size)
@@ -130,7 +134,8 @@ def load_share(config: EngineConfig, group: Group) -> Share:
     """
     layouts = PhaseLayouts.parse(config.layout)
     source = resolve(config.model)
-    dtype = choose_dtype(config.dtype)
+    device = _device(config)
+    dtype = choose_dtype(config.dtype, device)
     checkpoint = open_checkpoint(source)
     whole = _whole_model(config, layouts, source, checkpoint)
     layouts = settled(whole, layouts, cache_needs(config, whole, dtype))
@@ -146,7 +151,7 @@ def load_share(config: EngineConfig, group: Group) -> Share:
     local = local_config(whole, held, held.heads, stage)
     heads = cached_heads(whole, layouts.decode, group.rank)
     cached = local_config(whole, held, heads)
-    is_packed = _is_packed(config, whole, cached, layouts, is_quantised=facts.is_quantised)
+    is_packed = _is_packed(config, whole, cached, layouts, device, is_quantised=facts.is_quantised)
     if is_packed:
         dtype = torch.float32  # of what lies between the packed products
     else:
@@ -169,7 +174,8 @@ def load_share(config: EngineConfig, group: Group) -> Share:
         if staged is None
         else bytes_per_token(staged, dtype, is_packed=is_packed),
         cache_parts=cache_parts(layouts),
-        machine=part_of(read_machine_memory(), layouts.num_ranks),
+        machine=part_of(device.read_memory(), layouts.num_ranks),
+        device=device,
     )
     return Share(
         whole=whole,
@@ -179,12 +185,23 @@ def load_share(config: EngineConfig, group: Group) -> Share:
         layouts=layouts,
         adapters=HeldAdapters.of(adapters, whole, layouts, held),
         model=read_tensors(local, view, dtype),
+        device=device,
         dtype=dtype,
         source=source,
         facts=facts,
         num_parameters=total,
         eos_token_ids=checkpoint.eos_token_ids,
     )
+
+
+def _device(config: EngineConfig) -> EngineDevice:
+    """Where ranks compute. Raises: InvalidConfig for accelerators."""
+    if config.device != "cpu":
+        raise InvalidConfig(
+            f"device is {config.device!r} and layout {config.layout!r}, but ranks compute on the "
+            "CPU: leave one of the two out"
+        )
+    return EngineDevice.of(config.device)
 
 
 def cache_needs(config: EngineConfig, whole: ModelConfig, dtype: torch.dtype) -> CacheNeeds:
@@ -224,6 +241,7 @@ def _is_packed(
     whole: ModelConfig,
     cached: ModelConfig,
     layouts: PhaseLayouts,
+    device: EngineDevice,
     *,
     is_quantised: bool,
 ) -> bool:
@@ -246,5 +264,5 @@ def _is_packed(
         raise InvalidConfig(
             f"weights is packed and layout {layouts}, but {'; '.join(reasons)}: ask for 'auto'"
         )
-    is_possible, _ = choose_weights(config, cached, is_quantised=is_quantised)
+    is_possible, _ = choose_weights(config, cached, device, is_quantised=is_quantised)
     return is_possible and not reasons

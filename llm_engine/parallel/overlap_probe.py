@@ -12,9 +12,10 @@ import torch
 
 from kernels.collectives.calls import Contract
 from kernels.collectives.protocol import Communicator
-from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache
+from llm_engine.layers.attention import PagedAttention, PagedCache
 from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.native import NativeAttend, NativeCache
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.layers.rotary import Rotary
 from llm_engine.layers.step import Attend, Step
 from llm_engine.model_config import ModelConfig
@@ -169,7 +170,7 @@ class Prober:
             attention = NativeAttend(cache, [span], self._rotary)
         else:
             rotation = self._rotary.rotation(torch.arange(attended.start, attended.stop))
-            attention = PagedAttention(cache, [span], self._ops, rotation)
+            attention = PagedAttention.of_spans(cache, [span], self._ops, rotation)
         mine = (self._config.num_heads, self._config.num_kv_heads, self._config.num_kv_heads)
 
         def attend(

@@ -12,9 +12,10 @@ import torch
 from kernels.collectives.lane import Handle
 from kernels.collectives.reduction import piece_sizes
 from llm_engine.adapters.adapter_set import AdapterSet
-from llm_engine.layers.attention import AttentionSpan, PagedAttention, PagedCache, WindowedSpans
+from llm_engine.layers.attention import PagedAttention, PagedCache, WindowedSpans
 from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.native import NativeAttend, NativeCache
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.layers.step import Attend, Step
 from llm_engine.models.base import CausalModel
 from llm_engine.parallel.adapter_rows import RowPlaces, step_adapters
@@ -191,7 +192,9 @@ class PhaseSteps:
         windows, sinks = self._model.config.windows, self._model.sinks
         # Over ranks all layers keep the same pages: those that a window does not see are skipped.
         windowed = None if windows is None else WindowedSpans(windows, spans)
-        return PagedAttention(cache, spans, self._bound, rotation, windowed=windowed, sinks=sinks)
+        return PagedAttention.of_spans(
+            cache, spans, self._bound, rotation, windowed=windowed, sinks=sinks
+        )
 
     def _logits(
         self, command: StepCommand, chunks: Sequence[range], found: Sequence[torch.Tensor]

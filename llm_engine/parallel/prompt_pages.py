@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from llm_engine.layers.attention import AttentionSpan
+from llm_engine.layers.paged_rows import AttentionSpan
 
 
 @dataclass(slots=True)

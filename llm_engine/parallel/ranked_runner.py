@@ -13,7 +13,7 @@ import torch
 
 from llm_engine.cache.sequence_cache import SequenceCache
 from llm_engine.cache.storage import PageStorage
-from llm_engine.layers.attention import AttentionSpan
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.parallel.adapter_rows import adapter_numbers
 from llm_engine.parallel.commands import Commands
 from llm_engine.parallel.executor import RankExecutor

@@ -16,7 +16,8 @@ from kernels.collectives.schedules.graph import Schedule
 from kernels.collectives.schedules.threads import Ran, run_serially, run_threads
 from kernels.ops.full_attention import merge_lse
 from kernels.ops.rotary_insert import Insertion, Rotation
-from llm_engine.layers.attention import AttentionOps, AttentionSpan, PagedCache
+from llm_engine.layers.attention import AttentionOps, PagedCache
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.parallel.share_attention import ShareAttention
 from llm_engine.parallel.stripes import Reach, owned_positions, reaches, slots
 

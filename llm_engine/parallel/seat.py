@@ -59,7 +59,7 @@ class Seat:
     def decisions(self, config: EngineConfig) -> list[Decision]:
         """How the model is laid over the ranks, and why, for the ledger."""
         share = self.share
-        needs = cache_needs(config, share.whole, choose_dtype(config.dtype))
+        needs = cache_needs(config, share.whole, choose_dtype(config.dtype, share.device))
         return [
             *layout_decisions(
                 share.whole, share.layouts, needs, asked=config.layout, is_packed=share.is_packed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from llm_engine.layers.attention import AttentionSpan
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.model_config import ModelConfig
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from kernels.collectives.protocol import Communicator
-from llm_engine.layers.attention import AttentionSpan
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.model_config import ModelConfig
 from llm_engine.parallel.key_moves import Holding, KeyMoves
 from llm_engine.parallel.layout import PhaseLayouts

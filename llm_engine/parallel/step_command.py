@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from llm_engine.errors import LLMError
-from llm_engine.layers.attention import AttentionSpan
+from llm_engine.layers.paged_rows import AttentionSpan
 
 Phase = Literal["prefill", "decode"]
 MoveKind = Literal["save", "load", "drop", "copy", "give_back"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llm_engine.layers.attention import AttentionSpan
+from llm_engine.layers.paged_rows import AttentionSpan
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ and torch's threads keep spinning after an op, which disturbs whatever runs next
 """
 
 from llm_engine.sampler.history import TokenHistory
-from llm_engine.sampler.rows import LogitBias, Sampled, SamplerRow, Unsampled
+from llm_engine.sampler.rows import LogitBias, Sampled, Sampler, SamplerRow, Unsampled
 from llm_engine.sampler.sample import sample
 from llm_engine.sampler.scores import Score, score
 from llm_engine.sampler.uniforms import PositionUniforms
@@ -19,6 +19,7 @@ __all__ = [
     "LogitBias",
     "PositionUniforms",
     "Sampled",
+    "Sampler",
     "SamplerRow",
     "Score",
     "TokenHistory",

@@ -1,6 +1,6 @@
 """What the sampler takes and gives for one row."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,18 +48,26 @@ class LogitBias:
 class SamplerRow:
     """What the sampler must know of one row of logits.
 
-    `uniform` in [0, 1) draws the token. `draft_ids` are taken as said after `history` for this
+    `uniform` in [0, 1) draws the token; so do `seed`, 64 bits with a sign, and `position` where a
+    device draws. `draft_ids` are taken as said after `history` for this
     row. `banned_ids` may not be chosen, unless the constraint leaves nothing else.
     Shapes: bitmask (W,), see `llm_engine.structured.matcher`; bit 0 forbids a token.
     """
 
     params: SamplingParams
     uniform: float
+    seed: int = 0
+    position: int = 0
     history: TokenHistory | None = None
     draft_ids: tuple[int, ...] = ()
     bias: LogitBias | None = None
     banned_ids: Ints | None = None
     bitmask_W: torch.Tensor | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its token alone is wanted, of its logits as they are."""
+        return not self.is_adjusted and not self.params.logprobs
 
     @property
     def is_adjusted(self) -> bool:
@@ -87,6 +95,10 @@ class SamplerRow:
         history.penalise(logits_V)
         for token_id in self.draft_ids:
             history.pop(token_id)
+
+
+# One token per row. Shapes: logits (S, V), float32.
+Sampler = Callable[[torch.Tensor, Sequence[SamplerRow]], list[Sampled | Unsampled]]
 
 
 def _forbid(logits_V: Floats, bitmask_W: torch.Tensor) -> None:

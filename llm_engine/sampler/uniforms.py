@@ -9,6 +9,7 @@ from llm_engine.sampler.arrays import Ints
 _NUM_KEPT = 32  # positions computed at once; a speed matter only
 _SEED_MASK = (1 << 64) - 1
 _UNIT = 2.0**-53
+_KEY_STEP = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: keys of choices lie far apart
 _MULTIPLIERS_21 = np.array(MULTIPLIERS, dtype=np.uint64)[:, None]
 
 
@@ -26,6 +27,12 @@ class PositionUniforms:
         self._choice_index = choice_index
         self._first = 0
         self._kept: tuple[list[float], list[float]] = ([], [])
+
+    @property
+    def device_seed(self) -> int:
+        """The choice's own key where a device draws, 64 bits with a sign."""
+        key = (self._seed + self._choice_index * _KEY_STEP) & _SEED_MASK
+        return key - (1 << 64) if key >> 63 else key
 
     def drawing(self, position: int) -> float:
         """The number that draws the token at a position of the answer, counted from 0."""

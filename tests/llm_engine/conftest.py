@@ -204,6 +204,7 @@ class _ScatteredPages:
 def logits_of() -> Callable[..., torch.Tensor]:
     """Runs a model over one sequence in chunks; logits (chunks, V) at the end of each."""
     from kernels.ledger import Ledger
+    from llm_engine.device import EngineDevice
     from llm_engine.layers.bound_ops import bind_ops
     from llm_engine.layers.op_choice import OpSizes
     from llm_engine.runner import Runner
@@ -221,7 +222,15 @@ def logits_of() -> Callable[..., torch.Tensor]:
     ) -> torch.Tensor:
         pages: Any = _ScatteredPages(model.config)
         limits = OpSizes(chunk_tokens=512, num_seqs=4, context=400, page_size=pages.page_size)
-        ops = bind_ops(model.config, dtype, limits, asked={}, ledger=Ledger(), is_native=is_native)
+        ops = bind_ops(
+            model.config,
+            dtype,
+            limits,
+            asked={},
+            ledger=Ledger(),
+            device=EngineDevice.of("cpu"),
+            is_native=is_native,
+        )
         runner = Runner(model, pages, dtype, ops, adapters)
         seq = Sequence(seq_id=0, token_ids=ids, num_prompt_tokens=len(ids), max_total_tokens=400)
         seq.adapter_id = adapter

@@ -81,7 +81,7 @@ def load_engine(settings: Settings) -> Loaded[ServedEngine]:
         engine = LLMEngine.load(config)
         engine.warm_up()
     engine.preparer.warm_up()
-    card, device = engine.card, "cpu"
+    card, device = engine.card, config.device
     between_ranks = group.ledger if group else ()
     interval, of_streams = choose_interval(settings.llm_stream_interval_s, on_cpu=device == "cpu")
     return Loaded(

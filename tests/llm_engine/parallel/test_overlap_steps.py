@@ -15,9 +15,10 @@ from kernels.collectives.communicator import join
 from kernels.collectives.group import Group
 from kernels.ledger import Ledger
 from llm_engine.config import EngineConfig
-from llm_engine.layers.attention import AttentionSpan, PagedCache
+from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.bound_ops import bind_ops
 from llm_engine.layers.op_choice import OpSizes
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.parallel.loading import load_share
 from llm_engine.parallel.mesh import Groups, join_part
 from llm_engine.parallel.overlap_choice import StepCosts
@@ -106,7 +107,9 @@ def prefill(tmp_path: Path) -> Callable[..., tuple[list[torch.Tensor], Ledger]]:
             comm = join(group, transports=("shm",))
             share = load_share(config, group)
             sizes = OpSizes(chunk_tokens=128, num_seqs=2, context=128, page_size=PAGE)
-            ops = bind_ops(share.cached, share.dtype, sizes, asked={}, ledger=Ledger())
+            ops = bind_ops(
+                share.cached, share.dtype, sizes, asked={}, ledger=Ledger(), device=share.device
+            )
             groups = Groups(comm, join_part)
             mesh, _ = groups.meshes(share.layouts)
             rank_ops = RankOps(share.whole, share.layouts, share.layouts.prefill, mesh, ops)

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from llm_engine.layers.attention import AttentionSpan
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.parallel.prompt_pages import PromptPages
 
 SIZE, NUM_PAGES, NUM_SLOTS = 3, 8, 4

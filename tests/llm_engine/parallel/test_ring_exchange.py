@@ -22,7 +22,7 @@ from kernels.ops.full_attention.reference import attend
 from kernels.ops.paged_decode.cpu import paged_decode
 from kernels.ops.paged_prefill.cpu import paged_prefill
 from kernels.ops.rotary_insert import Rotation
-from llm_engine.layers.attention import AttentionSpan
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.layers.rotary import turn_and_insert
 from llm_engine.parallel.ring_exchange import PassedKeys, RingAttention, keys_are_fewer
 from llm_engine.parallel.stripes import owned_positions, owned_rows, reaches, slots

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.layers.attention import AttentionSpan
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.parallel.spans import cut_spans, shrinking_chunks
 
 spans = st.lists(

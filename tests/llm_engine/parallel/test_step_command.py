@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.layers.attention import AttentionSpan
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.parallel.step_command import PHASES, BrokenCommand, PageMove, StepCommand
 
 small = st.integers(0, (1 << 31) - 1)

@@ -12,8 +12,9 @@ from kernels.native.build import find_compiler
 from kernels.native.library import pool
 from kernels.ops.attention_block.native import attend
 from kernels.ops.attention_block.step import PagedStep, TurnTable
-from llm_engine.layers.attention import AttentionSpan, PagedCache
+from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.native import NativeCache
+from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.model_config import ModelConfig, RopeConfig
 from llm_engine.parallel.token_rows import token_rows
 
