@@ -65,6 +65,7 @@ class Measurement:
         self.crew, self.effort = crew, effort
         facts = crew("prepare", model, num_layers, effort.num_tokens)[0]
         self.num_parameters: int = facts["parameters"]
+        self.dtype: str = facts["dtype"]
         self.sizes = Sizes(
             tp_bytes=facts["tp_bytes"],
             cp_bytes=facts["cp_bytes"],

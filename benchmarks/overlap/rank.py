@@ -28,7 +28,9 @@ from kernels.collectives.group import Group
 from kernels.collectives.protocol import Communicator
 from kernels.collectives.schedules.measured import core_seconds, duration_s
 from kernels.collectives.schedules.threads import Ran
+from llm_engine.device import EngineDevice
 from llm_engine.layers.step import Step
+from llm_engine.loader import choose_dtype
 from llm_engine.parallel.overlap import OverlappedLayers, TokenChunk
 from llm_engine.parallel.overlap_context import OverlappedContext, share_rows
 
@@ -46,6 +48,7 @@ class RankWork:
         if len(cores) >= size:
             os.sched_setaffinity(0, {cores[rank]})
         torch.set_num_threads(1)
+        self._dtype = choose_dtype("auto", EngineDevice.of("cpu"))  # as an engine here would
         self._communicator: HostCommunicator | None = None
         self._num_meetings = 0
         self._reference_NC: torch.Tensor | None = None
@@ -53,7 +56,7 @@ class RankWork:
     def prepare(self, model: str, num_layers: int, num_tokens: int) -> dict[str, Any]:
         """Make the weights of all stages of a model; returns its sizes."""
         config = MODELS[model].config(num_layers)
-        weights = RandomWeights(config, torch.bfloat16)
+        weights = RandomWeights(config, self._dtype)
         share = Share(self._rank, self._size)
         self._num_tokens = num_tokens
         self._eager = EagerLayers(weights, share)
@@ -63,10 +66,12 @@ class RankWork:
         generator = torch.Generator().manual_seed(_SEED)
         ids_N = torch.randint(0, config.vocab_size, (num_tokens,), generator=generator)
         self._x_NC = F.embedding(ids_N, weights("model.embed_tokens"))
-        kv_bytes = 2 * config.num_kv_heads * config.head_dim * 2
+        item = self._dtype.itemsize
+        kv_bytes = 2 * config.num_kv_heads * config.head_dim * item
         return {
             "parameters": weights.num_parameters,
-            "tp_bytes": 2 * config.hidden_size,
+            "tp_bytes": item * config.hidden_size,
+            "dtype": str(self._dtype).removeprefix("torch."),
             "cp_bytes": kv_bytes,
             "layers": num_layers,
         }
@@ -97,7 +102,8 @@ class RankWork:
         times: list[list[float]] = []
         for size in sizes:
             share = self._size if operation == "all_gather" else 1
-            x = torch.ones(size // 2 // share // 128, 128, dtype=torch.bfloat16)
+            num_rows = size // self._dtype.itemsize // share // 128
+            x = torch.ones(num_rows, 128, dtype=self._dtype)
             exchange = functools.partial(getattr(communicator, operation), x, contract=contract)
             exchange()
             times.append([])

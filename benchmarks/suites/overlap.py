@@ -33,6 +33,7 @@ def run(*, quick: bool) -> list[Row]:
             facts = {
                 "parameters": measurement.num_parameters,
                 "tokens": effort.num_tokens,
+                "dtype": measurement.dtype,
                 "load_average": os.getloadavg()[0],
             }
             rows += [row | facts for row in found]
