@@ -1,4 +1,4 @@
-"""Every kernel compiled on this GPU and checked against float64, then the ten that matter timed.
+"""Every kernel compiled on this GPU and checked, ten of them timed, then the language engine.
 
 Each op runs in a process of its own, several side by side: a kernel that faults spoils the GPU
 context of its process, and no other's. Such a process is started anew behind the faulty case. Run
@@ -29,6 +29,8 @@ from kernels.ops.registry import OPS
 Row = dict[str, Any]
 
 CHILD = "benchmarks.suites.kernel_check"
+ENGINE_CHECK = "benchmarks.engine_check"
+ENGINE_S = 150.0
 NO_GPU = "no GPU: torch sees none on this machine, so there is nothing to check here"
 CHECK_SHARE = 0.62  # of the time; the rest is for timing
 CASE_TIMEOUT_S = 90.0
@@ -130,10 +132,23 @@ def check_all(seconds: float, workers: int) -> list[Row]:
     return rows + run_task(Task(mode="time", ops=TEN), start + seconds)
 
 
+def check_engine(seconds: float) -> list[Row]:
+    """Rows of `benchmarks.engine_check`; one that says why where it ended early."""
+    command = [sys.executable, "-m", ENGINE_CHECK, "--seconds", str(seconds / 2)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        out, why = done.stdout, f"ended with {done.returncode}: {done.stderr[-400:]}"
+        is_whole = done.returncode == 0
+    except subprocess.TimeoutExpired as error:
+        out, why, is_whole = (error.stdout or b"").decode(), TIME_IS_UP, False
+    rows: list[Row] = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return rows if is_whole else [*rows, {"op": "engine", "passed": False, "failure": why}]
+
+
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """By op: right or wrong, checks passed, worst error ratio, the first failure."""
     result: dict[str, Any] = {}
-    for op in OPS:
+    for op in (*OPS, "engine"):
         checks = [row for row in rows if row.get("op") == op and row.get("check") != "time"]
         done = [row for row in checks if "passed" in row]
         failures = [row for row in rows if row.get("op") == op and row.get("failure")]
@@ -195,6 +210,10 @@ def show(rows: Sequence[Row]) -> bool:
         error = "" if worst is None else f"worst error {worst:.2f} of torch's"
         print(f"{mark} {op:18} {found['checks']:3} checks  {error}  {found['failure']}")
     for row in rows:
+        if "tokens_s" in row:
+            of_limit = f"{row['of_limit']:6.1%} of the read limit" if "of_limit" in row else ""
+            how = f"{row['time']:10} graphs {row['graphs']:4}"
+            print(f"engine {how} {row['tokens_s']:10.1f} tok/s  {of_limit}")
         if "ours" in row:
             shown = f"{row['ours']:10.1f} µs  {row['of_limit']:6.1%} of {row['bound']}"
             peer = f"{row.get('vs_peer') or float('nan'):.2f} times {row['peer']}"
@@ -217,6 +236,7 @@ def main() -> int:
     facts = machine_facts()
     print("  ".join(facts.values()), flush=True)
     rows = check_all(options.seconds, num_workers(torch.cuda.mem_get_info()[1]))
+    rows += check_engine(ENGINE_S)
     all_right = show(rows)
     print(f"saved {save(options.out, facts, rows, time.monotonic() - start)}")
     return 0 if all_right else 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Check and time every kernel on the first GPU, in under six minutes.
+# Check and time every kernel on the first GPU, then the language engine, in under nine minutes.
 #
 #   benchmarks/gpu_check.sh              needs this checkout, and torch with Triton
 #   PYTHON=…/bin/python OUT=…            which interpreter, and where the JSON goes

@@ -40,4 +40,5 @@ def engine_config(settings: Settings) -> EngineConfig:
         layout=settings.llm_layout,
         overlap=settings.llm_overlap,
         wire=settings.llm_wire,
+        graphs=settings.llm_graphs,
     )

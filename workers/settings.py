@@ -41,11 +41,17 @@ class Settings(BaseSettings):
     llm_layout: str = Field(
         default="", description="LLM over ranks, such as tp2 or cp2->tp2; empty: one rank."
     )
+    video_layout: str = Field(
+        default="", description="Video over ranks: cfg2, ulysses2, cfg2,ulysses2; empty: one rank."
+    )
     llm_overlap: Literal["auto", "on", "off"] = Field(
         default="auto", description="Hide prompts' exchanges between ranks under computation."
     )
     llm_wire: Literal["exact", "int8", "auto"] = Field(
         default="exact", description="Prompts between ranks; int8 changes numbers, auto may."
+    )
+    llm_graphs: Literal["auto", "on", "off"] = Field(
+        default="auto", description="On a device: replay steps that only decode from graphs."
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="Precision of the language model."

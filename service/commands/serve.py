@@ -21,6 +21,7 @@ _SETTING_OF_OPTION = {
     "layout": "llm_layout",
     "overlap": "llm_overlap",
     "wire": "llm_wire",
+    "graphs": "llm_graphs",
     "max_model_len": "llm_max_model_len",
     "kv_cache": "llm_kv_cache_bytes",
     "host_cache": "llm_host_cache_bytes",
@@ -52,6 +53,9 @@ _SETTING_OF_OPTION = {
 )
 @click.option(
     "--wire", type=click.Choice(["exact", "int8", "auto"]), help="Of prompts; int8 is inexact."
+)
+@click.option(
+    "--graphs", type=click.Choice(["auto", "on", "off"]), help="Replay decode steps on a device."
 )
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), help="LLM precision.")
 @click.option("--weights", type=click.Choice(["auto", "packed", "unpacked"]), help="LLM weights.")

@@ -147,6 +147,12 @@ def _needs() -> Iterator[Need]:
     )
     yield _motion_small()
     yield Need(
+        name="language engine on a device (--llm-devices)",
+        is_there=True,
+        detail="its kernels interpreted on a CPU give the CPU's tokens, and no tensor of a step "
+        "lies elsewhere; on a GPU, and graphs at all, unverified: no machine with one has run it",
+    )
+    yield Need(
         name="groups of ranks (--layout)",
         is_there=True,
         detail="checked between processes of one machine on its CPU; "
