@@ -21,7 +21,8 @@ def save_collective_bars(rows: Sequence[Row], path: Path) -> Path:
     ratios = [row["vs_peer"] or 0.0 for row in shown]
     left.barh(names, ratios, color=[OURS if ratio >= 1 else BEHIND for ratio in ratios])
     for place, (row, ratio) in enumerate(zip(shown, ratios, strict=True)):
-        left.annotate(f" {ratio:.2f} {row['peer']}", (ratio, place), va="center", fontsize="small")
+        beside = f" {ratio:.2f} {row['peer']}" if row["peer"] else " no peer"
+        left.annotate(beside, (ratio, place), va="center", fontsize="small")
     left.set_xlim(0, max([2.0, *ratios]) * 1.35)
     left.set_xlabel("times the peer (right of 1: ours is faster)")
     right.barh(names, [row["of_limit"] or 0.0 for row in shown], color=OURS)

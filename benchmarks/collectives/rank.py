@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 import zlib
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypedDict
@@ -20,10 +21,19 @@ import torch
 from benchmarks.links.raw import both_ways_s, connect, round_trip_s
 from kernels.collectives.algorithm import Algorithm
 from kernels.collectives.algorithms import algorithms_for
+from kernels.collectives.codec import (
+    decode_into,
+    empty_payload,
+    encode_into,
+    payload_bytes,
+    settle_into,
+)
 from kernels.collectives.communicator import HostCommunicator, join
 from kernels.collectives.conductor import slowest
 from kernels.collectives.fabric import Fabric
 from kernels.collectives.group import Group
+from kernels.collectives.int8 import CHUNK
+from kernels.collectives.reduction import cut
 from kernels.collectives.tuning.links import copy_rate_bytes_s
 from kernels.collectives.tuning.trials import make_trial
 
@@ -104,6 +114,46 @@ def error_of(comm: HostCommunicator, *, way: str, dtype: str, count: int) -> dic
     return {"error": float(error), "digest": zlib.crc32(x_N.view(torch.uint8).numpy().tobytes())}
 
 
+def int8_alone(comm: HostCommunicator, *, dtype: str, count: int, num_rounds: int) -> list[float]:
+    """Seconds of what a rank computes in an int8 all-reduce of `count` values; nothing is sent."""
+    fabric, rank = comm.fabric, comm.group.rank
+    made = torch.randn(count, generator=torch.Generator().manual_seed(5))
+    chunks = [
+        cut(chunk_N, comm.group.size) for chunk_N in made.to(getattr(torch, dtype)).split(CHUNK)
+    ]
+    room = [empty_payload(piece_N, len(piece_N)) for piece_N in chunks[0]]
+    received = [torch.empty_like(room[rank]) for _ in room]
+    for payload_B in received:
+        encode_into(chunks[0][rank], payload_B)
+    seconds: list[float] = []
+    for _ in range(num_rounds + 1):
+        fabric.board.step("int8 alone")
+        begin_ns = time.perf_counter_ns()
+        for pieces in chunks:
+            _compute(pieces, room, received, rank)
+        seconds.append(slowest(fabric, time.perf_counter_ns() - begin_ns) / 1e9)
+    return seconds[1:]
+
+
+def _compute(
+    pieces: Sequence[torch.Tensor],
+    room: Sequence[torch.Tensor],
+    received: Sequence[torch.Tensor],
+    rank: int,
+) -> None:
+    """Encode what others own, settle what this rank owns, decode what others own."""
+    payloads = [
+        payload_B[: payload_bytes(len(piece_N))]
+        for piece_N, payload_B in zip(pieces, room, strict=True)
+    ]
+    others = [pair for r, pair in enumerate(zip(pieces, payloads, strict=True)) if r != rank]
+    for piece_N, payload_B in others:
+        encode_into(piece_N, payload_B)
+    settle_into(pieces[rank], received, rank, payloads[rank], "sum")
+    for piece_N, payload_B in others:
+        decode_into(payload_B, piece_N)
+
+
 def copy_rate(comm: HostCommunicator, *, num_rounds: int) -> float:
     """Bytes a second that each rank copies while both do."""
     return copy_rate_bytes_s(comm, num_rounds)
@@ -131,7 +181,7 @@ def _named(op: str, name: str) -> Algorithm:
     return next(a for a in algorithms_for(op) if a.name == name)
 
 
-TASKS = {task.__name__: task for task in (race, error_of, copy_rate, raw_link)}
+TASKS = {task.__name__: task for task in (race, error_of, int8_alone, copy_rate, raw_link)}
 
 
 def main() -> None:

@@ -122,6 +122,20 @@ def _memory_rows(quick: bool) -> Iterator[Row]:
             if duel.op == "all_reduce" and duel.size_bytes == LARGE_BYTES:
                 row = judged(row, "vs_peer", AT_LEAST["memory"])
             yield row | {"link": UNLIMITED.kind, "link_note": UNLIMITED.note}
+        yield _int8_alone_row(crew, copy_bytes_s, 15 if quick else 41)
+
+
+def _int8_alone_row(crew: Crew, copy_bytes_s: float, num_rounds: int) -> Row:
+    """The rate that computing alone would allow an int8 all-reduce: no link makes it faster.
+
+    Encoding, settling and decoding read or write each value and each byte of a payload twice.
+    """
+    count = LARGE_BYTES // 2
+    seconds = crew("int8_alone", dtype=_INT8.dtype, count=count, num_rounds=num_rounds)[0]
+    row = blank(SUITE, f"memory: {_INT8.op} {_NAMES[LARGE_BYTES]} bf16, int8 without a wire", "B/s")
+    moved_bytes = WIRE_SHARE[_INT8.op] * LARGE_BYTES
+    row = rate_row(row, seconds, moved_bytes, copy_bytes_s / (1 + INT8_RATIO))
+    return row | {"link": UNLIMITED.kind, "link_note": "computed by both ranks at once, not sent"}
 
 
 def _link_rows(place: Place, rate_bytes_s: float, num_rounds: int) -> list[Row]:

@@ -27,7 +27,9 @@ class Alone:
     def __init__(self) -> None:
         self.group = Group(rank=0, size=1, rendezvous="file:///alone")
         self._lane = Lane("collectives-alone")
-        self._movers = Movers(rank=0, size=1, all_to_all=_give_back, all_gather=lambda _: None)
+        self._movers = Movers(
+            rank=0, size=1, all_to_all=_give_back, all_gather=lambda _: None, overlaps=False
+        )
 
     def all_reduce(
         self,

@@ -12,14 +12,14 @@ import torch
 
 from kernels.collectives.calls import Reduction
 from kernels.collectives.reduction import combine_into, is_native
-from kernels.ops.int8_wire import BLOCK_BYTES, Layout, decode, encode, native
+from kernels.ops.int8_wire import BLOCK, BLOCK_BYTES, Layout, decode, encode, native
 
 # B bytes of a payload, N values.
 
 
 def payload_bytes(count: int) -> int:
     """Bytes that `count` values take on the wire."""
-    return _layout(count, torch.float32).num_blocks * BLOCK_BYTES
+    return -(-count // BLOCK) * BLOCK_BYTES
 
 
 def empty_payload(like_N: torch.Tensor, count: int) -> torch.Tensor:
@@ -52,16 +52,27 @@ def add_into(payloads: Sequence[torch.Tensor], out_N: torch.Tensor, reduction: R
     combine_into(out_N, shares, reduction)
 
 
-def total_into(
-    payloads: Sequence[torch.Tensor], out_B: torch.Tensor, count: int, reduction: Reduction
+def settle_into(
+    x_N: torch.Tensor,
+    payloads: Sequence[torch.Tensor],
+    rank: int,
+    out_B: torch.Tensor,
+    reduction: Reduction,
 ) -> None:
-    """Write the payload of the sum of payloads of `count` values each."""
-    total_N = torch.empty(count, device=out_B.device)
-    if reduction == "sum" and is_native(total_N):
-        native.total_into(payloads, out_B)
+    """Write the payload of the sum of all ranks' shares to `out`, and to x what it decodes to.
+
+    Shapes: x (N,) is the share of `rank`, which counts as the others would decode it; `payloads`
+    are the shares of the ranks in their order, whatever stands at `rank`; `out` as one of them.
+    """
+    if reduction == "sum" and is_native(x_N):
+        native.settle_into(x_N, payloads, rank, out_B)
         return
-    add_into(payloads, total_N, reduction)
+    encode_into(x_N, out_B)
+    shares = [out_B if index == rank else payload_B for index, payload_B in enumerate(payloads)]
+    total_N = torch.empty(len(x_N), device=out_B.device)
+    add_into(shares, total_N, reduction)
     encode_into(total_N, out_B)
+    decode_into(out_B, x_N)
 
 
 def _layout(count: int, dtype: torch.dtype) -> Layout:

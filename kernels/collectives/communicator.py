@@ -11,7 +11,8 @@ import torch.distributed as dist
 from kernels.collectives.board import meet
 from kernels.collectives.calls import Call, Contract, Reduction
 from kernels.collectives.choice import AUTO, SEED, Knowledge
-from kernels.collectives.conductor import Conductor, flat
+from kernels.collectives.conductor import CPU, Conductor, flat
+from kernels.collectives.device_transports import DeviceFacts, agree_transports
 from kernels.collectives.errors import MismatchedCall
 from kernels.collectives.fabric import TRANSPORTS, Fabric, Transport, open_fabric
 from kernels.collectives.group import Group, open_root_store, store_of_epoch
@@ -19,6 +20,7 @@ from kernels.collectives.lane import Handle
 from kernels.collectives.letters import Letters
 from kernels.collectives.reduction import piece_sizes, warm_up
 from kernels.collectives.slots import SLOT_BYTES
+from kernels.collectives.streams import make_current
 from kernels.errors import ShapeError
 from kernels.ledger import Ledger
 
@@ -32,25 +34,38 @@ def join(
     ledger: Ledger | None = None,
     transports: tuple[Transport, ...] = TRANSPORTS,
     knowledge: Knowledge = SEED,
+    place: torch.device = CPU,
+    on_device: Knowledge = SEED,
     slot_bytes: int = SLOT_BYTES,
     report: Callable[[str], None] = lambda _: None,
 ) -> HostCommunicator:
     """Meet the other ranks and open the transports between them.
 
+    With a `place` on a device, its tensors move too: beside the `transports` of the host, those
+    between devices are opened that all ranks can have, and `on_device` is what their choices rest
+    on. It becomes the calling thread's current device, and the lane's.
     `report` hears the name of a transport that may hang before it is opened.
 
-    All ranks pass the same transports, knowledge and slot size.
+    All ranks pass the same transports, knowledge and slot size, and a place of one kind.
     Raises: StaleEpoch for a rank of an older founding; RankStalled naming who did not come;
-    MismatchedCall naming ranks with another table than this one's.
+    MismatchedCall naming ranks with another table than this one's; NoImplementation where the
+    ranks' devices have no transport in common.
     """
+    make_current(place)
+    ledger = Ledger() if ledger is None else ledger
     warm_up()
     root_store = open_root_store(group)
     store = store_of_epoch(group, root_store)
-    store.set(f"knowledge-{group.rank}", knowledge.digest)
+    store.set(f"knowledge-{group.rank}", _digest(knowledge, on_device, place))
     meet(group, store, "join")
-    _check_knowledge(group, store, knowledge)
+    _check_knowledge(group, store, _digest(knowledge, on_device, place), knowledge.evidence)
+    if place.type != CPU.type:
+        facts = DeviceFacts.read(place)
+        between_devices, decision = agree_transports(group, store, facts, on_device)
+        ledger.record(decision)
+        transports = (*transports, *between_devices)
     fabric = open_fabric(group, store, transports, slot_bytes, report)
-    conductor = Conductor(fabric, root_store, Ledger() if ledger is None else ledger, knowledge)
+    conductor = Conductor(fabric, root_store, ledger, knowledge, on_device, place)
     return HostCommunicator(conductor)
 
 
@@ -59,7 +74,7 @@ class HostCommunicator:
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
-        self._letters = Letters(conductor.fabric)
+        self._letters = Letters(conductor.fabric, conductor.ledger)
 
     @property
     def group(self) -> Group:
@@ -211,13 +226,18 @@ class HostCommunicator:
         self._conductor.fabric.close()
 
 
-def _check_knowledge(group: Group, store: dist.Store, knowledge: Knowledge) -> None:
+def _digest(knowledge: Knowledge, on_device: Knowledge, place: torch.device) -> str:
+    """What must be the same on all ranks: tables, and whose tensors move."""
+    return f"{knowledge.digest}-{on_device.digest}-{place.type}"
+
+
+def _check_knowledge(group: Group, store: dist.Store, digest: str, evidence: str) -> None:
     digests = [store.get(f"knowledge-{rank}").decode() for rank in range(group.size)]
-    others = [rank for rank, digest in enumerate(digests) if digest != knowledge.digest]
+    others = [rank for rank, other in enumerate(digests) if other != digest]
     if others:
         raise MismatchedCall(
-            f"rank {group.rank} chooses by {knowledge.evidence} ({knowledge.digest}), ranks "
-            f"{others} by something else: give all ranks the same table"
+            f"rank {group.rank} chooses by {evidence} ({digest}), ranks {others} by something "
+            "else: give all ranks the same tables, and places of one kind"
         )
 
 

@@ -19,10 +19,12 @@ from kernels.collectives.fabric import DEVICES, Fabric
 from kernels.collectives.group import newest_epoch
 from kernels.collectives.lane import Lane
 from kernels.collectives.sentinel import Sentinel
+from kernels.collectives.streams import finish, make_current
 from kernels.errors import ShapeError
 from kernels.ledger import Ledger
 
 T = TypeVar("T")
+CPU = torch.device("cpu")
 _INT8_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -30,15 +32,25 @@ class Conductor:
     """Runs operations in turn, each by the algorithm that the group's common knowledge chooses."""
 
     def __init__(
-        self, fabric: Fabric, root_store: dist.Store, ledger: Ledger, knowledge: Knowledge
+        self,
+        fabric: Fabric,
+        root_store: dist.Store,
+        ledger: Ledger,
+        knowledge: Knowledge,
+        on_device: Knowledge = SEED,
+        place: torch.device = CPU,
     ) -> None:
-        self.fabric, self.knowledge = fabric, knowledge
-        self.lane = Lane(f"collectives-{fabric.group.rank}")
+        """`on_device` is what choices for tensors on `place` rest on, where that is a device."""
+        self.fabric, self.knowledge, self.on_device = fabric, knowledge, on_device
+        self._place = place
+        prepare = functools.partial(make_current, place)
+        self.lane = Lane(f"collectives-{fabric.group.rank}", prepare)
         self._root_store, self.ledger = root_store, ledger
         self._question = functools.lru_cache(maxsize=1024)(self._make_question)
         self._chosen: dict[tuple[Question, str], Algorithm] = {}
         self._failure: CollectiveError | None = None
         self._sentinel = Sentinel(knowledge)
+        self._device_sentinel = Sentinel(on_device)
 
     def in_turn(self, operation: Callable[[], T]) -> T:
         """Carry the operation out behind those before it.
@@ -83,17 +95,23 @@ class Conductor:
         question = self._question(call, size_bytes)
         algorithm = self._chosen.get((question, asked))
         if algorithm is None:
-            algorithm = self._choose(question, asked, self.knowledge)
+            knowledge = self.knowledge if question.device == CPU.type else self.on_device
+            algorithm = self._choose(question, asked, knowledge)
             self._chosen[question, asked] = algorithm
         if not size_bytes:
             return
-        if not self._sentinel.is_due(question, algorithm.name):
+        is_host = question.device == CPU.type
+        sentinel = self._sentinel if is_host else self._device_sentinel
+        if not sentinel.is_due(question, algorithm.name):
             algorithm.run(self.fabric, *arguments)
             return
+        place = CPU if is_host else self._place
+        finish(place)
         begin_ns = time.perf_counter_ns()
         algorithm.run(self.fabric, *arguments)
+        finish(place)
         slowest_us = slowest(self.fabric, time.perf_counter_ns() - begin_ns) / 1000
-        if drift := self._sentinel.note(question, slowest_us):
+        if drift := sentinel.note(question, slowest_us):
             self.ledger.record(drift)
             self._chosen[question, asked] = self._choose(question, asked, SEED)
 

@@ -101,11 +101,13 @@ def _push_movers(pushes: Pushes, longest_bytes: int) -> Movers:
         size=pushes.size,
         all_to_all=lambda out, into: pushes.all_to_all(out, into, longest_bytes),
         all_gather=pushes.all_gather,
+        # Launches overlap by themselves, and all belong on one stream.
+        overlaps=False,
     )
 
 
 def _push_int8_all_reduce(pushes: Pushes, x_N: torch.Tensor, reduction: Reduction) -> None:
-    """Chunk by chunk: launches overlap by themselves, and all belong on one stream."""
+    """Chunk by chunk, each within the bytes that the call was sized for."""
     for chunk_N in x_N.split(int8.CHUNK):
         longest_bytes = payload_bytes(-(-len(chunk_N) // pushes.size))
         int8.all_reduce(chunk_N, reduction, _push_movers(pushes, longest_bytes))

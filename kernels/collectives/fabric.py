@@ -66,7 +66,7 @@ class Fabric:
 
     @property
     def device(self) -> str:
-        """Whose tensors move, in torch's words; of the first transport, which also agrees."""
+        """Whose tensors the first transport moves, in torch's words: all where one kind is open."""
         return DEVICES[self.transports[0]]
 
     def limit_waits(self, timeout_s: float) -> None:

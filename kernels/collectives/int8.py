@@ -20,7 +20,8 @@ from kernels.collectives.codec import (
     decode_into,
     empty_payload,
     encode_into,
-    total_into,
+    payload_bytes,
+    settle_into,
 )
 from kernels.collectives.reduction import cut, extend
 from kernels.ops.int8_wire import Layout, decode, encode, layout_of
@@ -29,29 +30,45 @@ Parts = Sequence[torch.Tensor]
 # Values at a time: long enough that a transfer hides the start of the next, short enough that the
 # first and the last chunk, which nothing hides, do not matter.
 CHUNK = 1 << 20
+# Chunks under way: one is encoded, one goes to its owners, one comes back.
+_NUM_ROOMS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Movers:
-    """What carries the payloads: an all-to-all and an all-gather of bytes."""
+    """What carries the payloads: an all-to-all and an all-gather of bytes.
+
+    `overlaps`: whether they may run in another thread while this one computes.
+    """
 
     rank: int
     size: int
     all_to_all: Callable[[Parts, Parts], None]
     all_gather: Callable[[Parts], None]
+    overlaps: bool = True
 
 
 def all_reduce(x_N: torch.Tensor, reduction: Reduction, movers: Movers, chunk: int = CHUNK) -> None:
     """Two-shot: shares travel encoded, the owner's total travels encoded, all decode it.
 
     A long message goes in chunks: while one is on the wire, the next is encoded and the one
-    before is added up and decoded. Transfers have a thread of their own and one order.
+    before is settled and decoded. Transfers have a thread of their own and one order.
     """
-    chunks = list(x_N.split(chunk))
-    if len(chunks) == 1:
-        _Chunk(x_N, reduction, movers).run()
+    cuts = [cut(chunk_N, movers.size) for chunk_N in x_N.split(chunk)]
+    # The first chunk is as long as any.
+    rooms = [_Room(pieces, movers.rank) for pieces in cuts[:_NUM_ROOMS]]
+    work = [
+        _Chunk(pieces, rooms[number % _NUM_ROOMS], reduction, movers)
+        for number, pieces in enumerate(cuts)
+    ]
+    if movers.overlaps and len(work) > 1:
+        _run_overlapped(work)
         return
-    work = [_Chunk(chunk_N, reduction, movers) for chunk_N in chunks]
+    for part in work:
+        part.run()
+
+
+def _run_overlapped(work: Sequence[_Chunk]) -> None:
     scattering: list[Future[None]] = []
     gathering: list[Future[None]] = []
     with ThreadPoolExecutor(1, thread_name_prefix="int8-wire") as wire:
@@ -61,57 +78,70 @@ def all_reduce(x_N: torch.Tensor, reduction: Reduction, movers: Movers, chunk: i
                 scattering.append(wire.submit(work[step].scatter))
             if 0 <= step - 1 < len(work):
                 scattering[step - 1].result()
-                work[step - 1].total()
+                work[step - 1].settle()
                 gathering.append(wire.submit(work[step - 1].gather))
             if step >= 2:
                 gathering[step - 2].result()
                 work[step - 2].decode()
 
 
+class _Room:
+    """Memory for the payloads of one chunk after the other, mapped once."""
+
+    def __init__(self, pieces: Parts, rank: int) -> None:
+        self.payloads = [empty_payload(piece_N, len(piece_N)) for piece_N in pieces]
+        mine_B = self.payloads[rank]
+        self.received = [
+            # What a rank gives itself does not move.
+            mine_B[:0] if index == rank else torch.empty_like(mine_B)
+            for index in range(len(pieces))
+        ]
+
+
 class _Chunk:
     """A part of an all-reduce, in its five stages."""
 
-    def __init__(self, x_N: torch.Tensor, reduction: Reduction, movers: Movers) -> None:
-        self._movers, self._pieces = movers, cut(x_N, movers.size)
+    def __init__(self, pieces: Parts, room: _Room, reduction: Reduction, movers: Movers) -> None:
+        self._movers, self._pieces = movers, pieces
         self._reduction: Reduction = reduction
-        self._mine = len(self._pieces[movers.rank])
-        self._sent: list[torch.Tensor] = []
-        self._received: list[torch.Tensor] = []
-        self._payloads: list[torch.Tensor] = []
+        mine = payload_bytes(len(pieces[movers.rank]))
+        self._received = [room_B[:mine] for room_B in room.received]
+        self._payloads = [
+            room_B[: payload_bytes(len(piece_N))]
+            for piece_N, room_B in zip(pieces, room.payloads, strict=True)
+        ]
 
     def run(self) -> None:
         """One stage after the other."""
-        for stage in (self.encode, self.scatter, self.total, self.gather, self.decode):
+        for stage in (self.encode, self.scatter, self.settle, self.gather, self.decode):
             stage()
 
     def encode(self) -> None:
-        """Every rank's share."""
-        self._sent = [_encoded(piece_N) for piece_N in self._pieces]
-        self._received = [
-            # What a rank gives itself stays where it is.
-            sent_B if rank == self._movers.rank else empty_payload(sent_B, self._mine)
-            for rank, sent_B in enumerate(self._sent)
-        ]
+        """What the others own."""
+        for rank, piece_N in enumerate(self._pieces):
+            if rank != self._movers.rank:
+                encode_into(piece_N, self._payloads[rank])
 
     def scatter(self) -> None:
         """Shares to their owners."""
-        self._movers.all_to_all(self._sent, self._received)
+        sent = list(self._payloads)
+        sent[self._movers.rank] = self._received[self._movers.rank]
+        self._movers.all_to_all(sent, self._received)
 
-    def total(self) -> None:
-        """The owner's piece, added in the order of the ranks and encoded."""
-        # What was sent is of no use any more, and its memory is mapped already.
-        self._payloads = self._sent
-        mine_B = self._payloads[self._movers.rank]
-        total_into(self._received, mine_B, self._mine, self._reduction)
+    def settle(self) -> None:
+        """The owner's piece, added in the order of the ranks, encoded, and decoded in place."""
+        mine = self._movers.rank
+        settle_into(self._pieces[mine], self._received, mine, self._payloads[mine], self._reduction)
 
     def gather(self) -> None:
-        """All totals to all ranks."""
+        """All totals to all ranks, where the shares were."""
         self._movers.all_gather(self._payloads)
 
     def decode(self) -> None:
-        """Every piece, this rank's own included."""
-        for piece_N, payload_B in zip(self._pieces, self._payloads, strict=True):
-            decode_into(payload_B, piece_N)
+        """What the others own."""
+        for rank, piece_N in enumerate(self._pieces):
+            if rank != self._movers.rank:
+                decode_into(self._payloads[rank], piece_N)
 
 
 def reduce_scatter(parts: Parts, out_N: torch.Tensor, reduction: Reduction, movers: Movers) -> None:

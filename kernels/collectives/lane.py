@@ -49,8 +49,9 @@ class Lane:
     Until then operations run in the caller's thread, which costs nothing.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, prepare: Callable[[], None] = lambda: None) -> None:
+        """`prepare` is called once in the lane's own thread, for what belongs to a thread."""
+        self._name, self._prepare = name, prepare
         self._queue: queue.SimpleQueue[Handle[Any] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.RLock()
@@ -83,5 +84,6 @@ class Lane:
             thread.join()
 
     def _work(self) -> None:
+        self._prepare()
         while (handle := self._queue.get()) is not None:
             handle.run()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from kernels.collectives.algorithm import link_of
+from kernels.collectives.algorithm import has_link, link_of
 from kernels.collectives.calls import DTYPES, dtype_name
 from kernels.collectives.errors import MismatchedCall
-from kernels.collectives.fabric import DEVICES, Fabric
-from kernels.collectives.link import Link, Message
-from kernels.errors import ShapeError
+from kernels.collectives.fabric import DEVICES, EVIDENCE, Fabric, Transport
+from kernels.collectives.link import Message
+from kernels.collectives.staged import host_copy
+from kernels.errors import NoImplementation, ShapeError
+from kernels.ledger import Decision, Ledger, Rejection
+from kernels.spec import Tier
 
 _HEADER_CELLS = 8
 _MAX_DIMS = _HEADER_CELLS - 2
@@ -17,26 +20,25 @@ Letter = tuple[torch.Tensor, int]
 
 
 class Letters:
-    """Sends and receives on the fastest link that is open.
+    """Sends and receives on the first open link of those tensors' device.
 
+    Headers are the host's where it has a link, so that only payloads wait for a device. Payloads
+    of devices go through the host's memory where no link between devices is open.
     Raises: MismatchedCall where a letter is not what its receiver expects; its payload was taken
-    from the link, so that the next letter can be read.
+    from the link, so that the next letter can be read. NoImplementation without any link.
     """
 
-    def __init__(self, fabric: Fabric) -> None:
-        transport = fabric.transports[0]
-        self._link: Link = link_of(fabric, transport)
-        self._device = DEVICES[transport]
+    def __init__(self, fabric: Fabric, ledger: Ledger) -> None:
+        """`ledger` is told at the first payload of a device how such payloads travel."""
+        self._fabric, self._ledger = fabric, ledger
+        self._rank, self._size = fabric.group.rank, fabric.group.size
+        self._has_told = False
 
     def exchange(self, outgoing: Letter | None, incoming: Letter | None) -> None:
-        """One letter out, one in, or either alone."""
+        """One letter out, one in, or either alone; tensors of both are of one kind of device."""
         for letter in (outgoing, incoming):
             self._check_peer(letter)
-        header = None if outgoing is None else (self._to_wire(_header(outgoing[0])), outgoing[1])
-        arrived = self._to_wire(torch.zeros(_HEADER_CELLS, dtype=torch.int64))
-        expected = None if incoming is None else (arrived, incoming[1])
-        self._move(header, expected)
-        arrived = arrived.cpu()
+        arrived = self._swap_headers(outgoing, incoming)
         problem = incoming and self._problem(incoming, arrived)
         into = incoming and (
             _buffer(arrived, incoming[0].device) if problem else incoming[0].contiguous()
@@ -47,22 +49,80 @@ class Letters:
         if incoming and into is not None and into.data_ptr() != incoming[0].data_ptr():
             incoming[0].copy_(into)
 
+    def _swap_headers(self, outgoing: Letter | None, incoming: Letter | None) -> torch.Tensor:
+        """What the other rank says of its letter, in the host's memory."""
+        transport = self._linked("cpu") or self._linked("cuda")
+        if transport is None:
+            raise NoImplementation(
+                f"a message between ranks: none of {', '.join(self._fabric.transports)} carries any"
+            )
+        device = DEVICES[transport]
+        arrived = torch.zeros(_HEADER_CELLS, dtype=torch.int64, device=device)
+        out = outgoing and Message(_header(outgoing[0]).to(device), outgoing[1])
+        into = incoming and Message(arrived, incoming[1])
+        link_of(self._fabric, transport).exchange(out, into)
+        return arrived.cpu()
+
     def _move(self, outgoing: Letter | None, incoming: Letter | None) -> None:
         out = outgoing and Message(outgoing[0].contiguous().view(-1), outgoing[1])
         into = incoming and Message(incoming[0].view(-1), incoming[1])
-        self._link.exchange(out, into)
+        kind = next(m.values_N.device.type for m in (out, into) if m)
+        transport = self._linked(kind)
+        if kind != "cpu":
+            self._tell(transport)
+        if transport is None:
+            self._move_staged(out, into)
+        else:
+            link_of(self._fabric, transport).exchange(out, into)
 
-    def _to_wire(self, header: torch.Tensor) -> torch.Tensor:
-        return header.to(self._device)
+    def _move_staged(self, out: Message | None, into: Message | None) -> None:
+        """Down to the host, over its link, and up again."""
+        transport = self._linked("cpu")
+        assert transport is not None, "headers would not have come without a link"
+        down = out and Message(host_copy(out.values_N), out.rank)
+        arrived_N = into and host_copy(into.values_N)
+        up = None if arrived_N is None or into is None else Message(arrived_N, into.rank)
+        link_of(self._fabric, transport).exchange(down, up)
+        if into is not None and arrived_N is not None:
+            into.values_N.copy_(arrived_N, non_blocking=True)
+
+    def _linked(self, kind: str) -> Transport | None:
+        """The first open transport that carries messages of such tensors."""
+        for transport in self._fabric.transports:
+            if DEVICES[transport] == kind and has_link(transport):
+                return transport
+        return None
+
+    def _tell(self, transport: Transport | None) -> None:
+        if self._has_told:
+            return
+        self._has_told = True
+        staged = f"staged, over {self._linked('cpu')}"
+        reason, rejected = "no open transport carries messages between two devices", ()
+        if transport is not None:
+            reason = "carries messages between two devices"
+            rejected = (Rejection(candidate=staged, reasons=("goes through the host",)),)
+        self._ledger.record(
+            Decision(
+                kind="collective",
+                where=f"between {self._size} ranks",
+                what="messages between devices",
+                asked="auto",
+                chosen=transport or staged,
+                tier=Tier.VENDOR,
+                source="default",
+                reasons=(reason,),
+                rejected=rejected,
+                evidence=EVIDENCE[transport or "staged"],
+            )
+        )
 
     def _check_peer(self, letter: Letter | None) -> None:
         if letter is None:
             return
         x, peer = letter
-        if peer == self._link.rank or not 0 <= peer < self._link.size:
-            raise ShapeError(
-                f"rank {self._link.rank} and rank {peer} of {self._link.size}: another"
-            )
+        if peer == self._rank or not 0 <= peer < self._size:
+            raise ShapeError(f"rank {self._rank} and rank {peer} of {self._size}: another")
         if x.dtype not in DTYPES or x.dim() > _MAX_DIMS:
             raise ShapeError(f"a message of {x.dtype} {tuple(x.shape)}: {_MAX_DIMS} dims at most")
 
@@ -71,8 +131,7 @@ class Letters:
         if torch.equal(arrived, _header(x)):
             return None
         return (
-            f"rank {source} sent {_words(arrived)}, rank {self._link.rank} expected "
-            f"{_words(_header(x))}"
+            f"rank {source} sent {_words(arrived)}, rank {self._rank} expected {_words(_header(x))}"
         )
 
 

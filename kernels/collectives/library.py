@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,11 +56,14 @@ class Library:
     def exchange(self, outgoing: Message | None, incoming: Message | None) -> None:
         """See `kernels.collectives.link.Link`."""
         with self._named("message"):
-            works: list[dist.Work] = []
+            starts: list[Callable[[], dist.Work]] = []
             if incoming and len(incoming.values_N):
-                works.append(self._library.recv([incoming.values_N], incoming.rank, 0))
+                starts.append(partial(self._library.recv, [incoming.values_N], incoming.rank, 0))
             if outgoing and len(outgoing.values_N):
-                works.append(self._library.send([outgoing.values_N], outgoing.rank, 0))
+                starts.append(partial(self._library.send, [outgoing.values_N], outgoing.rank, 0))
+            if outgoing and sends_first(self.rank, outgoing.rank):
+                starts.reverse()
+            works = [start() for start in starts]
             for work in works:
                 work.wait()
 
@@ -116,6 +120,16 @@ class Library:
 
     def _named(self, doing: str) -> AbstractContextManager[None]:
         return _naming(self._board, doing)
+
+
+def sends_first(rank: int, to: int) -> bool:
+    """Whether a rank's message to another is issued before the one that it expects.
+
+    A device runs what is issued to one stream in order, and a receive there blocks what comes
+    behind it. Every circle of senders has ranks that send up and ranks that send down: where some
+    send first and some receive first, none waits for itself.
+    """
+    return rank < to
 
 
 def unmet_library(name: str) -> str | None:

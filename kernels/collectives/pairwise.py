@@ -26,7 +26,8 @@ def all_to_all(
     link: Link, outgoing: Sequence[torch.Tensor], incoming: Sequence[torch.Tensor]
 ) -> None:
     """outgoing[j] to rank j, incoming[j] from rank j; sizes differ as they like."""
-    incoming[link.rank].copy_(outgoing[link.rank])
+    if incoming[link.rank] is not outgoing[link.rank]:
+        incoming[link.rank].copy_(outgoing[link.rank])
     for to, source in rounds(link.rank, link.size):
         link.exchange(Message(outgoing[to], to), Message(incoming[source], source))
 

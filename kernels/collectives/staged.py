@@ -35,14 +35,14 @@ def run(on_host: Algorithm, fabric: Fabric, *arguments: Tensors | str | int) -> 
 
 def _down(argument: Tensors | str | int) -> Tensors | str | int:
     if isinstance(argument, torch.Tensor):
-        return _host_copy(argument)
+        return host_copy(argument)
     if isinstance(argument, str | int):
         return argument
-    return [_host_copy(tensor) for tensor in argument]
+    return [host_copy(tensor) for tensor in argument]
 
 
-def _host_copy(x_N: torch.Tensor) -> torch.Tensor:
-    """Pinned where a device is to copy from it."""
+def host_copy(x_N: torch.Tensor) -> torch.Tensor:
+    """A copy in the host's memory, pinned where a device is to copy from it."""
     copy_N = torch.empty(x_N.shape, dtype=x_N.dtype, pin_memory=x_N.device.type != "cpu")
     return copy_N.copy_(x_N)
 

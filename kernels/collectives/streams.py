@@ -1,8 +1,23 @@
-"""The order of launches that share state on a device, whichever streams they are issued to."""
+"""A thread's current device, and the order of launches that share state on one. Unverified."""
 
 from __future__ import annotations
 
 import torch
+
+
+def make_current(place: torch.device) -> None:
+    """Make `place` what this thread launches on where no tensor says so; nothing on the CPU.
+
+    Triton's kernels and mapped memory go by the current device, and each thread has its own.
+    """
+    if place.type != "cpu":
+        torch.cuda.set_device(place)
+
+
+def finish(place: torch.device) -> None:
+    """Wait until the device has done what was asked of it; nothing on the CPU."""
+    if place.type != "cpu":
+        torch.cuda.synchronize(place)
 
 
 class StreamOrder:

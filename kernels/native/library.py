@@ -102,7 +102,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "lw_add_in_order": (None, (c_int32, c_void_p, c_int32, c_int64, c_void_p, c_void_p)),
     "lw_int8_encode": (None, (c_int32, c_void_p, c_int64, c_void_p)),
     "lw_int8_decode": (None, (c_int32, c_void_p, c_int64, c_void_p)),
-    "lw_int8_total": (None, (c_void_p, c_int32, c_int64, c_void_p)),
+    "lw_int8_settle": (
+        None,
+        (c_int32, c_void_p, c_int64, c_void_p, c_int32, c_int32, c_void_p),
+    ),
 }
 
 

@@ -76,7 +76,7 @@ def knowledge_for_this_machine(
     found = find_table(data_dir, here or this_topology(), num_ranks, device)
     knowledge = found.table.knowledge() if found.table else SEED
     if ledger is not None:
-        ledger.record(_decision(found, knowledge, num_ranks))
+        ledger.record(_decision(found, knowledge, num_ranks, device))
     return knowledge
 
 
@@ -98,13 +98,14 @@ def _written_ns(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
-def _decision(found: Found, knowledge: Knowledge, num_ranks: int) -> Decision:
+def _decision(found: Found, knowledge: Knowledge, num_ranks: int, device: str) -> Decision:
     """Tier: how ranks are joined is no grade of a kernel, so a floor on kernels passes it."""
+    is_host = device == "cpu"
     is_used = found.table is not None
     refused = Rejection(candidate=str(found.path), reasons=(f"{found.state}: {found.reason}",))
     return Decision(
         kind="collective",
-        where=f"between {num_ranks} ranks",
+        where=f"between {num_ranks} ranks" if is_host else f"between devices of {num_ranks} ranks",
         what="table of collectives",
         asked="auto",
         chosen=found.path.name if is_used else "seed constants",
@@ -113,5 +114,11 @@ def _decision(found: Found, knowledge: Knowledge, num_ranks: int) -> Decision:
         reasons=(f"{found.state}: {found.reason}",),
         rejected=() if is_used else (refused,),
         evidence=knowledge.evidence,
-        remedy=found.remedy,
+        remedy=_device_remedy(num_ranks)
+        if found.remedy == REMEDY and not is_host
+        else found.remedy,
     )
+
+
+def _device_remedy(num_ranks: int) -> str:
+    return f"measure with `lanewise tune --device cuda --ranks {num_ranks}`"

@@ -1,5 +1,5 @@
-// What ranks exchange: sums in the order of the ranks, and int8 blocks with their scale.
-// Elements do not meet and nothing is contracted, so every form gives the bits of the plain one.
+// What ranks exchange: sums in the order of the ranks. Elements do not meet and nothing is contracted,
+// so every form gives the bits of the plain one.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -11,11 +11,7 @@ namespace lw::wire {
 
 enum class Kind : int32_t { kFloat = 0, kBfloat = 1, kHalf = 2 };
 
-constexpr int64_t kBlock = 128;              // values that share a scale
-constexpr int64_t kBlockBytes = kBlock + 4;  // on the wire
 constexpr int64_t kTile = 1024;              // values at a time: sums stay in the first-level cache
-constexpr float kLargest = 127.0f;
-constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: a sum with it ends in the rounded number
 
 inline void widen(const uint16_t* x, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) {
@@ -91,75 +87,6 @@ inline void add_in_order(Kind kind, const void* const* parts, int32_t num_parts,
       std::memcpy(static_cast<uint8_t*>(copy) + first * width,
                   static_cast<const uint8_t*>(out) + first * width, size * width);
     }
-  }
-}
-
-// amax / 127, rounded up to 16 significant bits; 1 for a block of zeros.
-inline float scale_of(const float* x) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < kBlock; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, x + i, 4);
-    bits &= 0x7fffffffu;
-    largest = bits > largest ? bits : largest;
-  }
-  float scale;
-  std::memcpy(&scale, &largest, 4);
-  scale /= kLargest;
-  uint32_t bits;
-  std::memcpy(&bits, &scale, 4);
-  bits = (bits + 0xffu) & ~0xffu;
-  std::memcpy(&scale, &bits, 4);
-  return scale > 0.0f ? scale : 1.0f;
-}
-
-inline void encode_block(const float* x, uint8_t* out) {
-  const float scale = scale_of(x);
-  for (int64_t i = 0; i < kBlock; ++i) {
-    const float rounded = x[i] / scale + kRounder;
-    uint32_t bits;
-    std::memcpy(&bits, &rounded, 4);
-    out[i] = uint8_t(bits);
-  }
-  std::memcpy(out + kBlock, &scale, 4);
-}
-
-inline void decode_block(const uint8_t* block, float* out) {
-  float scale;
-  std::memcpy(&scale, block + kBlock, 4);
-  for (int64_t i = 0; i < kBlock; ++i) out[i] = float(int8_t(block[i])) * scale;
-}
-
-inline void encode(Kind kind, const void* x, int64_t count, uint8_t* out) {
-  float values[kBlock];
-  for (int64_t first = 0; first < count; first += kBlock, out += kBlockBytes) {
-    const int64_t size = count - first < kBlock ? count - first : kBlock;
-    if (size < kBlock) std::memset(values, 0, sizeof(values));
-    to_floats(kind, x, first, size, values);
-    encode_block(values, out);
-  }
-}
-
-inline void decode(Kind kind, const uint8_t* blocks, int64_t count, void* out) {
-  float values[kBlock];
-  for (int64_t first = 0; first < count; first += kBlock, blocks += kBlockBytes) {
-    const int64_t size = count - first < kBlock ? count - first : kBlock;
-    decode_block(blocks, values);
-    from_floats(kind, values, size, out, first);
-  }
-}
-
-// The blocks of the sum of all payloads, in their order.
-inline void total_of_blocks(const uint8_t* const* payloads, int32_t num_payloads,
-                            int64_t num_blocks, uint8_t* out) {
-  float total[kBlock], next[kBlock];
-  for (int64_t at = 0; at < num_blocks * kBlockBytes; at += kBlockBytes) {
-    decode_block(payloads[0] + at, total);
-    for (int32_t p = 1; p < num_payloads; ++p) {
-      decode_block(payloads[p] + at, next);
-      for (int64_t i = 0; i < kBlock; ++i) total[i] += next[i];
-    }
-    encode_block(total, out + at);
   }
 }
 

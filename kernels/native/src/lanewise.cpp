@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "exchange.h"
+#include "int8_wire.h"
 #include "layers.h"
 
 using namespace lw;
@@ -144,9 +145,9 @@ LW_EXPORT void lw_int8_decode(int32_t kind, const uint8_t* blocks, int64_t count
   wire::decode(wire::Kind(kind), blocks, count, out);
 }
 
-LW_EXPORT void lw_int8_total(const uint8_t* const* payloads, int32_t num_payloads,
-                             int64_t num_blocks, uint8_t* out) {
-  wire::total_of_blocks(payloads, num_payloads, num_blocks, out);
+LW_EXPORT void lw_int8_settle(int32_t kind, void* x, int64_t count, const uint8_t* const* payloads,
+                              int32_t num_ranks, int32_t own, uint8_t* out) {
+  wire::settle(wire::Kind(kind), x, count, {payloads, num_ranks, own}, out);
 }
 
 }  // extern "C"

@@ -130,6 +130,82 @@ inline Sum4 dot4(Sum4 sum, Bytes w, Bytes x) { return _mm512_dpbusd_epi32(sum, w
 inline Ints total(Sum4 sum) { return sum; }
 inline Ints dot2(Ints sum, Words w, Words x) { return _mm512_dpwssd_epi32(sum, w, x); }
 
+// 64 values on their way to or from the wire, in their order.
+struct Four { Floats v[4]; };
+
+inline Four load_floats(const float* p) {
+  return {load(p), load(p + 16), load(p + 32), load(p + 48)};
+}
+inline void store_floats(float* p, const Four& x) {
+  for (int i = 0; i < 4; ++i) store(p + 16 * i, x.v[i]);
+}
+inline Four load_halves(const uint16_t* p) {
+  return {load_half(p), load_half(p + 16), load_half(p + 32), load_half(p + 48)};
+}
+inline void store_halves(uint16_t* p, const Four& x) {
+  for (int i = 0; i < 4; ++i) store_half(p + 16 * i, x.v[i]);
+}
+inline Four load_bfloats(const uint16_t* p) {
+  Four x;
+  for (int i = 0; i < 4; ++i) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16 * i));
+    x.v[i] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+  }
+  return x;
+}
+// Rounds to nearest even; numbers alone.
+inline void store_bfloats(uint16_t* p, const Four& x) {
+  for (int i = 0; i < 4; ++i) {
+    const __m512i bits = _mm512_castps_si512(x.v[i]);
+    const __m512i is_odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), is_odd);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16 * i),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+  }
+}
+// Signed bytes times a factor.
+inline Four load_scaled(const uint8_t* p, Floats factor) {
+  Four x;
+  for (int i = 0; i < 4; ++i) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i));
+    x.v[i] = mul(to_floats(_mm512_cvtepi8_epi32(bytes)), factor);
+  }
+  return x;
+}
+// The lowest byte of every value's bits.
+inline void store_low_bytes(uint8_t* p, const Four& x) {
+  for (int i = 0; i < 4; ++i) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 16 * i),
+                     _mm512_cvtepi32_epi8(_mm512_castps_si512(x.v[i])));
+  }
+}
+// x / y with the bits of a division; see the same in simd_avx2.h.
+inline Floats divide(Floats x, Floats y, Floats inverse) {
+  const Floats q = mul(x, inverse);
+  return fma(_mm512_fnmadd_ps(q, y, x), inverse, q);
+}
+// Bits of magnitudes, which compare as the magnitudes do; what is no number is the largest.
+inline Ints larger_bits(Ints a, Floats x) {
+  return _mm512_max_epi32(a, _mm512_castps_si512(abs(x)));
+}
+inline uint32_t largest_bits(Ints a) { return uint32_t(_mm512_reduce_max_epi32(a)); }
+// The same of `count` bfloat16, a multiple of 64, as bits of a float.
+inline uint32_t largest_bits_bfloat(const uint16_t* p, int count) {
+  __m512i most = _mm512_setzero_si512();
+  for (int i = 0; i < count; i += 32) {
+    const __m512i words = _mm512_loadu_si512(p + i);
+    most = _mm512_max_epu16(most, _mm512_and_si512(words, _mm512_set1_epi16(0x7fff)));
+  }
+  const __m256i half =
+      _mm256_max_epu16(_mm512_castsi512_si256(most), _mm512_extracti64x4_epi64(most, 1));
+  const __m128i part =
+      _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  // There is an instruction for the least of eight words.
+  const __m128i least = _mm_minpos_epu16(_mm_xor_si128(part, _mm_set1_epi16(-1)));
+  return uint32_t(0xffff - _mm_extract_epi16(least, 0)) << 16;
+}
+
 inline void pause() { _mm_pause(); }
 
 }  // namespace simd

@@ -132,6 +132,81 @@ inline Ints dot2(Ints sum, Words w, Words x) {
   return sum;
 }
 
+// Values on their way to or from the wire: four registers of them, in their order.
+struct Four { Floats v[4]; };
+
+inline float float_of(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+inline uint32_t bits_of(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+template <class F>
+inline Four each_of_four(F f) {
+  Four y;
+  for (int r = 0; r < 4; ++r) y.v[r] = each([&](int i) { return f(r * kLanes + i); });
+  return y;
+}
+template <class F>
+inline void for_each(const Four& x, F f) {
+  for (int r = 0; r < 4; ++r) {
+    for (int i = 0; i < kLanes; ++i) f(r * kLanes + i, x.v[r].v[i]);
+  }
+}
+
+inline Four load_floats(const float* p) {
+  return each_of_four([&](int i) { return p[i]; });
+}
+inline void store_floats(float* p, const Four& x) {
+  for_each(x, [&](int i, float value) { p[i] = value; });
+}
+inline Four load_halves(const uint16_t* p) {
+  return each_of_four([&](int i) { return lw::half_to_float(p[i]); });
+}
+inline void store_halves(uint16_t* p, const Four& x) {
+  for_each(x, [&](int i, float value) { p[i] = lw::nearest_half(value); });
+}
+inline Four load_bfloats(const uint16_t* p) {
+  return each_of_four([&](int i) { return float_of(uint32_t(p[i]) << 16); });
+}
+// Rounds to nearest even; numbers alone.
+inline void store_bfloats(uint16_t* p, const Four& x) {
+  for_each(x, [&](int i, float value) {
+    const uint32_t bits = bits_of(value);
+    p[i] = uint16_t((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+  });
+}
+// Signed bytes times a factor.
+inline Four load_scaled(const uint8_t* p, Floats factor) {
+  return each_of_four([&](int i) { return float(int8_t(p[i])) * factor.v[i % kLanes]; });
+}
+// The lowest byte of every value's bits.
+inline void store_low_bytes(uint8_t* p, const Four& x) {
+  for_each(x, [&](int i, float value) { p[i] = uint8_t(bits_of(value)); });
+}
+// Other back ends multiply by the inverse and refine, with the same bits.
+inline Floats divide(Floats x, Floats y, Floats) { return div(x, y); }
+
+// Bits of magnitudes, which compare as the magnitudes do; what is no number is the largest.
+inline Ints larger_bits(Ints a, Floats x) {
+  for (int i = 0; i < kLanes; ++i) {
+    const int32_t bits = int32_t(bits_of(x.v[i]) & 0x7fffffffu);
+    a.v[i] = a.v[i] > bits ? a.v[i] : bits;
+  }
+  return a;
+}
+inline uint32_t largest_bits(Ints a) { return uint32_t(*std::max_element(a.v, a.v + kLanes)); }
+// The same of `count` bfloat16, as bits of a float.
+inline uint32_t largest_bits_bfloat(const uint16_t* p, int count) {
+  uint16_t most = 0;
+  for (int i = 0; i < count; ++i) most = std::max(most, uint16_t(p[i] & 0x7fff));
+  return uint32_t(most) << 16;
+}
+
 inline void pause() { std::this_thread::yield(); }
 
 }  // namespace simd

@@ -10,6 +10,7 @@ from kernels.requirements import dtype_in, fp8_encoded_as, option_in, through_tr
 from kernels.spec import ITEM_BYTES, Case, Implementation, OpSpec, Tier
 
 _FOLDER = "kernels.ops.block_fp8_gemm"
+_BLOCKS = ("128x128", "32x32")
 
 
 def _bytes(case: Case) -> float:
@@ -43,6 +44,7 @@ SPEC = OpSpec(
                 trait("fp8_mma", "the matrix unit multiplies e4m3 as stored"),
                 fp8_encoded_as("e4m3fn", "the same byte is another number there"),
                 option_in("x", "none", "fp8"),
+                option_in("block", *_BLOCKS),
                 dtype_in("fp32", "bf16", "fp16"),
             ),
         ),
@@ -53,6 +55,7 @@ SPEC = OpSpec(
             requires=(
                 through_triton(),
                 trait("bf16_mma", "weights are decoded to bf16 for the matrix unit"),
+                option_in("block", *_BLOCKS),
                 dtype_in("bf16", "fp16"),
             ),
         ),

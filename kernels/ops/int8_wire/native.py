@@ -9,7 +9,7 @@ import torch
 from kernels.native.library import library
 from kernels.native.sums import FLOAT_KINDS, addresses_of
 from kernels.ops.int8_wire.by_piece import code_by_piece
-from kernels.ops.int8_wire.layout import BLOCK_BYTES, Layout
+from kernels.ops.int8_wire.layout import Layout
 
 # B blocks of a payload, Y bytes of a block, N values.
 
@@ -37,10 +37,24 @@ def decode_into(payload: torch.Tensor, x_N: torch.Tensor) -> None:
     library().int8_decode(kind, payload.data_ptr(), x_N.numel(), x_N.data_ptr())
 
 
-def total_into(payloads: Sequence[torch.Tensor], out: torch.Tensor) -> None:
-    """Write the payload of the sum of all payloads, decoded to float32 and added in their order."""
-    num_blocks = out.numel() // BLOCK_BYTES
-    library().int8_total(addresses_of(payloads), len(payloads), num_blocks, out.data_ptr())
+def settle_into(
+    x_N: torch.Tensor, payloads: Sequence[torch.Tensor], rank: int, out: torch.Tensor
+) -> None:
+    """Write the payload of the sum of all shares to `out`, and what it decodes to in place of x.
+
+    Shapes: x contiguous, the share of `rank`, rounded as its payload would be; `payloads` of the
+    other ranks in their order, whatever stands at `rank`, added in float32.
+    """
+    shares = addresses_of([*payloads[:rank], out, *payloads[rank + 1 :]])
+    library().int8_settle(
+        FLOAT_KINDS[x_N.dtype],
+        x_N.data_ptr(),
+        x_N.numel(),
+        shares,
+        len(payloads),
+        rank,
+        out.data_ptr(),
+    )
 
 
 def _decode(part_BY: torch.Tensor, piece: torch.Tensor) -> None:

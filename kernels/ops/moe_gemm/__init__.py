@@ -17,11 +17,14 @@ def moe_gemm(
     experts: ExpertWeights,
     *,
     clamp: float | None = None,
+    gain: float = 1.0,
+    shift: float = 0.0,
     impl: str = "auto",
 ) -> torch.Tensor:
-    """y[t] = Σ_j w[t,j] · down[e] · (silu(min(g, c)) · clamp(u, -c, c)) with e = ids[t,j].
+    """y[t] = Σ_j w[t,j] · (down[e] · swiglu(gate_up[e] · x[t])) with e = ids[t,j].
 
-    (g | u) = gate_up[e] · x[t]; without `clamp` the bracket is silu(g) · u.
+    The activation is that of `kernels.ops.swiglu`: silu(g) · u unless `clamp`, `gain` or `shift`
+    ask for more. Either map adds its bias where the experts have one.
 
     Shapes: x (T, D) with any row stride; ids (T, k) int32 in 0 ... E - 1; weights (T, k) float32;
     experts as `ExpertWeights` says. Returns y (T, D) in x's dtype.
@@ -31,7 +34,8 @@ def moe_gemm(
     Cost: weights of the experts that are hit once, x and y once, T·k rows of I and of D twice;
     6·T·k·D·I operations.
     Raises: ShapeError for other shapes; ImplUnavailable when `impl` cannot serve the case.
-    Source: Gale et al. 2022, arXiv:2211.15841 (grouped, block-aligned experts).
+    Source: Gale et al. 2022, arXiv:2211.15841 (grouped, block-aligned experts); biases and gain as
+    in gpt-oss, arXiv:2508.10925.
     """
     from kernels.checks import check_shape
     from kernels.dtypes import DTYPE_NAMES
@@ -52,4 +56,4 @@ def moe_gemm(
         options={"weights": experts.kind},
         asked=impl,
     )
-    return run(x_TD, ids_Tk, weights_Tk, experts, clamp=clamp)
+    return run(x_TD, ids_Tk, weights_Tk, experts, clamp=clamp, gain=gain, shift=shift)

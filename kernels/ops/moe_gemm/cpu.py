@@ -17,6 +17,8 @@ def moe_gemm(
     experts: ExpertWeights,
     *,
     clamp: float | None = None,
+    gain: float = 1.0,
+    shift: float = 0.0,
 ) -> torch.Tensor:
     """See `kernels.ops.moe_gemm.moe_gemm`; weights in x's dtype, choices summed by expert id."""
     flat = ids_Tk.reshape(-1)
@@ -31,8 +33,16 @@ def moe_gemm(
         if count == 0:
             continue
         end = start + count
-        hidden, _ = swiglu(rows_PD[start:end] @ experts.gate_up[index].mT, clamp=clamp)
-        result = (hidden @ experts.down[index].mT) * route_P1[start:end]
+        gate_up = _product(rows_PD[start:end], experts.gate_up, experts.gate_up_bias, index)
+        hidden, _ = swiglu(gate_up, clamp=clamp, gain=gain, shift=shift)
+        result = _product(hidden, experts.down, experts.down_bias, index) * route_P1[start:end]
         y_TD.index_add_(0, token_P[start:end], result)
         start = end
     return y_TD.to(x_TD.dtype)
+
+
+def _product(
+    x_PK: torch.Tensor, weight_ENK: torch.Tensor, bias_EN: torch.Tensor | None, index: int
+) -> torch.Tensor:
+    y_PN = x_PK @ weight_ENK[index].mT
+    return y_PN if bias_EN is None else y_PN.add_(bias_EN[index])

@@ -24,7 +24,8 @@ class ExpertWeights:
     Shapes: without scales gate_up (E, 2I, D) and down (E, D, I) in the activations' dtype; e4m3fn
     of the same shapes with scales (E, ceil(2I/block), ceil(D/block)) and (E, ceil(D/block),
     ceil(I/block)), float32 or ue8m0; or mxfp4: uint8 (E, 2I, D/2) and (E, D, I/2), the even
-    column in the low nibble, with ue8m0 (E, 2I, D/32) and (E, D, I/32).
+    column in the low nibble, with ue8m0 (E, 2I, D/32) and (E, D, I/32). Biases (E, 2I) and (E, D),
+    in any format of floats, or None.
 
     Raises:
         ShapeError: shapes or dtypes that belong to none of the formats.
@@ -35,6 +36,8 @@ class ExpertWeights:
     gate_up_scale: torch.Tensor | None = None
     down_scale: torch.Tensor | None = None
     block: int = 128
+    gate_up_bias: torch.Tensor | None = None
+    down_bias: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         e, doubled, d = self.gate_up.shape[0], self.gate_up.shape[1], self.down.shape[1]
@@ -58,6 +61,12 @@ class ExpertWeights:
             depth = self.block if self.kind == "fp8" else MXFP4_GROUP
             sizes = {"E": e, "N": -(-n // side), "K": -(-k // depth)}
             check_shape(scale, "E N K", sizes, name=name)
+        for name, bias, n in (
+            ("gate_up_bias", self.gate_up_bias, doubled),
+            ("down_bias", self.down_bias, d),
+        ):
+            if bias is not None:
+                check_shape(bias, "E N", {"E": e, "N": n}, name=name)
 
     @property
     def kind(self) -> str:
@@ -80,6 +89,13 @@ class ExpertWeights:
     def inner(self) -> int:
         """I."""
         return self.gate_up.shape[1] // 2
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights and biases, however they are stored."""
+        biases = (self.gate_up_bias, self.down_bias)
+        in_biases = sum(bias.numel() for bias in biases if bias is not None)
+        return 3 * self.num_experts * self.width * self.inner + in_biases
 
     def expert(self, index: int, wide: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Gate-and-up (2I, D) and down (D, I) of one expert, as numbers in the dtype `wide`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from kernels.dtypes import TORCH_DTYPES
 from kernels.ops.block_fp8_gemm.formats.reference import pack_mxfp4, quantise_blocks
 from kernels.ops.moe_gemm.experts import ExpertWeights
+from kernels.ops.swiglu.reference import swiglu
 from kernels.spec import Case
 
 # T tokens, k choices, E experts, D model width, I inner width.
@@ -21,6 +23,8 @@ def moe_gemm(
     experts: ExpertWeights,
     *,
     clamp: float | None = None,
+    gain: float = 1.0,
+    shift: float = 0.0,
 ) -> torch.Tensor:
     """See `kernels.ops.moe_gemm.moe_gemm`; computes in float32, or in float64 when given it."""
     wide = torch.promote_types(x_TD.dtype, torch.float32)
@@ -29,12 +33,15 @@ def moe_gemm(
     for index in ids_Tk.unique().tolist():
         token, slot = torch.where(ids_Tk == index)
         gate_up, down = experts.expert(index, wide)
-        gate, up = (x_TD[token].to(wide) @ gate_up.mT).chunk(2, dim=-1)
-        if clamp is not None:
-            gate, up = gate.clamp(max=clamp), up.clamp(-clamp, clamp)
-        hidden = (torch.nn.functional.silu(gate) * up).to(x_TD.dtype)
-        rows_TkD[token, slot] = hidden.to(wide) @ down.mT
+        gate_up_P2I = _plus(x_TD[token].to(wide) @ gate_up.mT, experts.gate_up_bias, index)
+        hidden, _ = swiglu(gate_up_P2I, clamp=clamp, gain=gain, shift=shift)
+        hidden_PI = hidden.to(x_TD.dtype).to(wide)
+        rows_TkD[token, slot] = _plus(hidden_PI @ down.mT, experts.down_bias, index)
     return (rows_TkD * weights_Tk.to(wide)[..., None]).sum(1).to(x_TD.dtype)
+
+
+def _plus(y_PN: torch.Tensor, bias_EN: torch.Tensor | None, index: int) -> torch.Tensor:
+    return y_PN if bias_EN is None else y_PN + bias_EN[index].to(y_PN.dtype)
 
 
 def random_experts(
@@ -70,5 +77,14 @@ def example(case: Case, generator: torch.Generator) -> tuple[tuple[Any, ...], di
     ids_Tk = torch.rand(t, e, generator=generator).argsort(-1)[:, :k].int()
     weights_Tk = torch.softmax(torch.randn(t, k, generator=generator), -1)
     experts = random_experts(case, generator, has_e8m0=case.options.get("scale") == "e8m0")
+    if case.options.get("bias") == "yes":
+        experts = replace(
+            experts,
+            gate_up_bias=torch.randn(e, 2 * experts.inner, generator=generator).to(x_TD.dtype),
+            down_bias=torch.randn(e, d, generator=generator).to(x_TD.dtype),
+        )
     clamp = 1.0 if case.options.get("clamp") == "yes" else None
-    return (x_TD, ids_Tk, weights_Tk, experts), {"clamp": clamp}
+    options: dict[str, Any] = {"clamp": clamp}
+    if case.options.get("gain") == "yes":
+        options |= {"gain": 1.702, "shift": 1.0}
+    return (x_TD, ids_Tk, weights_Tk, experts), options

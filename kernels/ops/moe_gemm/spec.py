@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernels.offline import TARGETS, Build
 from kernels.ops.block_fp8_gemm.formats import FORMATS
 from kernels.ops.block_fp8_gemm.tiles import FAMILIES_BY_UNIT
-from kernels.ops.moe_gemm.tiles import tile_for
+from kernels.ops.moe_gemm.tiles import fitted, tile_for
 from kernels.requirements import dtype_in, on_backends, option_in, through_triton, trait
 from kernels.spec import ITEM_BYTES, Case, Implementation, OpSpec, Requirement, Tier
 
@@ -93,18 +93,25 @@ SPEC = OpSpec(
         _case("fp16", (5, 4, 2, 96, 64), weights="fp8", block="32x32", scale="e8m0"),
         _case("bf16", (7, 6, 2, 96, 64), weights="mxfp4", clamp="yes"),
         _case("bf16", (0, 4, 2, 64, 32), weights="bf16"),
+        _case("bf16", (6, 4, 2, 64, 96), weights="mxfp4", clamp="yes", gain="yes", bias="yes"),
+        _case("fp32", (5, 4, 2, 48, 20), weights="bf16", clamp="yes", gain="yes", bias="yes"),
     ),
     peers=("vllm", "sglang"),
 )
 
+_GPT_OSS_WIDTH = 2880
 _OTHER_TILE = "another tile of the table serves this family"
 
 
-def _build(unit: str, kind: str, phase: str, product: str, *, block: int = 128) -> Build:
+def _build(
+    unit: str, kind: str, phase: str, product: str, *, block: int = 128, is_gpt_oss: bool = False
+) -> Build:
     tile = tile_for(unit, phase, product, kind=kind, block=block)
+    if is_gpt_oss:
+        tile = fitted(tile, _GPT_OSS_WIDTH)
     integers = ("num_pairs", "pairs_per_row", "num_columns", "depth", "x_stride")
     return Build(
-        name=f"{unit} {kind} {product} {phase}",
+        name=f"{unit} {kind} {product} {phase}" + (" bias gain" if is_gpt_oss else ""),
         kernel=f"{_FOLDER}.triton_kernel:grouped_gemm_kernel",
         signature={
             "x_ptr": "*bf16",
@@ -113,13 +120,16 @@ def _build(unit: str, kind: str, phase: str, product: str, *, block: int = 128) 
             "route_ptr": "*fp32",
             "weight_ptr": "*bf16" if kind == "bf16" else "*u8",
             "scale_ptr": {"bf16": "*bf16", "fp8": "*fp32", "mxfp4": "*u8"}[kind],
+            "bias_ptr": "*bf16",
             "y_ptr": "*bf16",
             **dict.fromkeys((*integers, "expert_stride", "scale_stride"), "i32"),
-            "clamp": "fp32",
+            **dict.fromkeys(("clamp", "gain", "shift"), "fp32"),
         },
         constexprs={
             "IS_GATED": product == "gate_up",
             "HAS_CLAMP": kind == "mxfp4",
+            "HAS_GAIN": is_gpt_oss,
+            "HAS_BIAS": is_gpt_oss,
             "FORMAT": FORMATS[kind],
             "BLOCK": block,
             "IS_UNIFORM": block % tile.columns == 0,
@@ -135,13 +145,18 @@ def _build(unit: str, kind: str, phase: str, product: str, *, block: int = 128) 
 
 
 # bf16 as Qwen3-30B-A3B, e4m3 as DeepSeek-V3.2, mxfp4 as DeepSeek-V4-Flash: their widths are
-# multiples of every tile, so one build serves all three.
+# multiples of every tile, so one build serves all three. gpt-oss has biases, a gain, and 2880.
 BUILDS = (
     *(_build(unit, "mxfp4", "decode", "down") for unit in FAMILIES_BY_UNIT),
     *(
         _build(unit, kind, phase, product)
         for unit in FAMILIES_BY_UNIT
         for kind in FORMATS
+        for phase, product in (("prefill", "gate_up"), ("prefill", "down"), ("decode", "gate_up"))
+    ),
+    *(
+        _build(unit, "mxfp4", phase, product, is_gpt_oss=True)
+        for unit in FAMILIES_BY_UNIT
         for phase, product in (("prefill", "gate_up"), ("prefill", "down"), ("decode", "gate_up"))
     ),
     Build(

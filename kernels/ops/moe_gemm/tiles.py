@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kernels.ops.block_fp8_gemm.tiles import Tile
 
+_LEAST_STEP = 32
 DECODE_ROWS = 32  # up to so many rows an expert on average take the tile of 16 rows
 
 
@@ -63,3 +65,14 @@ def tile_for(unit: str, phase: str, product: str, *, kind: str, block: int) -> T
     tile = rows.get(f"{phase} {product} {kind}", rows[f"{phase} {product}"])
     depth = min(tile.depth, block) if kind == "fp8" else tile.depth
     return _tile(tile.rows, tile.columns, depth, tile.num_warps, tile.num_stages)
+
+
+def fitted(tile: Tile, depth: int) -> Tile:
+    """The tile with a step along K that divides `depth`, where one of 32 or more does.
+
+    A last step beyond the depth would have to be masked, which takes registers in every step.
+    """
+    step = tile.depth
+    while step > _LEAST_STEP and depth % step:
+        step //= 2
+    return tile if depth % step else replace(tile, depth=step)

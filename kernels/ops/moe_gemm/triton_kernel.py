@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -11,7 +13,7 @@ from kernels.ops.block_fp8_gemm.formats.reference import is_e8m0
 from kernels.ops.block_fp8_gemm.formats.triton_kernel import decode_scale, load_weight
 from kernels.ops.block_fp8_gemm.tiles import Tile, matrix_unit
 from kernels.ops.moe_gemm.experts import ExpertWeights
-from kernels.ops.moe_gemm.tiles import phase_of, tile_for
+from kernels.ops.moe_gemm.tiles import fitted, phase_of, tile_for
 from kernels.ops.moe_router.sorting import Sorting, sort_tokens
 from kernels.runtime import device_traits
 from kernels.triton_numerics import cast, dot
@@ -33,6 +35,18 @@ def scaled_dot(x, weight, acc, scale_at, FORMAT: tl.constexpr, IS_UNIFORM: tl.co
 
 
 @triton.jit
+def gated(gate, up, clamp, gain, shift, HAS_CLAMP: tl.constexpr, HAS_GAIN: tl.constexpr):
+    """The activation of `kernels.ops.swiglu`."""
+    if HAS_CLAMP:
+        gate = tl.minimum(gate, clamp)
+        up = tl.minimum(tl.maximum(up, -clamp), clamp)
+    if HAS_GAIN:
+        return gate / (1.0 + tl.exp(-gain * gate)) * (up + shift)
+    else:
+        return gate / (1.0 + tl.exp(-gate)) * up
+
+
+@triton.jit
 def grouped_gemm_kernel(
     x_ptr,
     order_ptr,
@@ -40,6 +54,7 @@ def grouped_gemm_kernel(
     route_ptr,
     weight_ptr,
     scale_ptr,
+    bias_ptr,
     y_ptr,
     num_pairs,
     pairs_per_row,
@@ -49,8 +64,12 @@ def grouped_gemm_kernel(
     expert_stride,
     scale_stride,
     clamp,
+    gain,
+    shift,
     IS_GATED: tl.constexpr,  # gate and up, SwiGLU; else the result is weighed by its route
     HAS_CLAMP: tl.constexpr,
+    HAS_GAIN: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     FORMAT: tl.constexpr,  # of FORMATS: 0 as x, 1 e4m3 blocks, 2 mxfp4
     BLOCK: tl.constexpr,
     IS_UNIFORM: tl.constexpr,  # the columns of a tile lie in one block
@@ -83,6 +102,10 @@ def grouped_gemm_kernel(
 
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     acc_up = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    if HAS_BIAS and IS_GATED:  # first: after two sums they would take registers that are full then
+        bias = bias_ptr + expert * 2 * num_columns
+        acc += tl.load(bias + column).to(tl.float32)[None, :]
+        acc_up += tl.load(bias + up).to(tl.float32)[None, :]
     for k0 in range(0, depth, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         if IS_ALIGNED:
@@ -102,11 +125,10 @@ def grouped_gemm_kernel(
             acc_up = scaled_dot(x, weight, acc_up, scale_at, FORMAT, IS_UNIFORM)
 
     if IS_GATED:
-        if HAS_CLAMP:
-            acc = tl.minimum(acc, clamp)
-            acc_up = tl.minimum(tl.maximum(acc_up, -clamp), clamp)
-        result = acc / (1.0 + tl.exp(-acc)) * acc_up
+        result = gated(acc, acc_up, clamp, gain, shift, HAS_CLAMP, HAS_GAIN)
     else:
+        if HAS_BIAS:
+            acc += tl.load(bias_ptr + expert * num_columns + column).to(tl.float32)[None, :]
         result = acc * tl.load(route_ptr + pair, mask=is_pair, other=0.0)[:, None]
     y = y_ptr + pair.to(tl.int64)[:, None] * num_columns + n[None, :]
     fits = is_pair[:, None] & (n[None, :] < num_columns)
@@ -126,22 +148,36 @@ def combine_kernel(pairs_ptr, y_ptr, width, K: tl.constexpr, BLOCK: tl.constexpr
     tl.store(y_ptr + token * width + column, cast(total, y_ptr.dtype.element_ty), mask=inside)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Bounds and gain of the activation; see `kernels.ops.swiglu`."""
+
+    clamp: float | None = None
+    gain: float = 1.0
+    shift: float = 0.0
+
+
+PLAIN_GATE = Gate()
+
+
 def _grouped(
     x_RD: torch.Tensor,
     sorting: Sorting,
     route_P: torch.Tensor,
     weight: torch.Tensor,
     scale: torch.Tensor | None,
+    bias_EN: torch.Tensor | None,
     *,
     kind: str,
     block: int,
     tile: Tile,
     num_columns: int,
     is_gated: bool,
-    clamp: float | None = None,
+    gate: Gate = PLAIN_GATE,
 ) -> torch.Tensor:
     """Rows of pairs (T·k, columns) from rows of tokens (gated) or of pairs."""
     num_pairs, depth = sorting.num_pairs, x_RD.shape[1]
+    tile = fitted(tile, depth)
     y = torch.empty(num_pairs, num_columns, dtype=x_RD.dtype, device=x_RD.device)
     weight = weight.contiguous()
     scale = weight if scale is None else scale.contiguous()
@@ -155,6 +191,7 @@ def _grouped(
         route_P,
         weight.view(torch.uint8) if kind == "fp8" else weight,
         scale.view(torch.uint8) if kind != "bf16" and is_e8m0(scale) else scale,
+        y if bias_EN is None else bias_EN.contiguous(),
         y,
         num_pairs,
         num_pairs // x_RD.shape[0],
@@ -163,9 +200,13 @@ def _grouped(
         x_RD.stride(0),
         weight.stride(0),
         scale.stride(0),
-        0.0 if clamp is None else clamp,
+        0.0 if gate.clamp is None else gate.clamp,
+        gate.gain,
+        gate.shift,
         IS_GATED=is_gated,
-        HAS_CLAMP=clamp is not None,
+        HAS_CLAMP=gate.clamp is not None,
+        HAS_GAIN=(gate.gain, gate.shift) != (1.0, 0.0),
+        HAS_BIAS=bias_EN is not None,
         FORMAT=FORMATS[kind],
         BLOCK=block,
         IS_UNIFORM=block % tile.columns == 0 and num_columns % tile.columns == 0,
@@ -186,6 +227,8 @@ def moe_gemm(
     experts: ExpertWeights,
     *,
     clamp: float | None = None,
+    gain: float = 1.0,
+    shift: float = 0.0,
 ) -> torch.Tensor:
     """Sort, gate-and-up with SwiGLU, down, combine. See `kernels.ops.moe_gemm.moe_gemm`."""
     (num_tokens, k), width, kind = ids_Tk.shape, experts.width, experts.kind
@@ -202,13 +245,14 @@ def moe_gemm(
     assert gate_up.rows == down.rows
     sorting = sort_tokens(ids_Tk, experts.num_experts, gate_up.rows)
     route_P = weights_Tk.float().contiguous()
+    gate = Gate(clamp=clamp, gain=gain, shift=shift)
     shared = {"kind": kind, "block": experts.block}
     hidden = _grouped(
-        x_TD, sorting, route_P, experts.gate_up, experts.gate_up_scale,
-        tile=gate_up, num_columns=experts.inner, is_gated=True, clamp=clamp, **shared,
+        x_TD, sorting, route_P, experts.gate_up, experts.gate_up_scale, experts.gate_up_bias,
+        tile=gate_up, num_columns=experts.inner, is_gated=True, gate=gate, **shared,
     )  # fmt: skip
     pairs = _grouped(
-        hidden, sorting, route_P, experts.down, experts.down_scale,
+        hidden, sorting, route_P, experts.down, experts.down_scale, experts.down_bias,
         tile=down, num_columns=width, is_gated=False, **shared,
     )  # fmt: skip
     combine_kernel[(num_tokens, triton.cdiv(width, SUM_COLUMNS))](

@@ -2,10 +2,11 @@
 
 import pytest
 
+from benchmarks.collectives.crew import ranks_at
 from benchmarks.collectives.rows import against, blank, judged, rate_row
-from benchmarks.links.place import Place
+from benchmarks.links.place import UNLIMITED, Place
 from benchmarks.llm.rows import KEYS
-from benchmarks.suites.collectives import _link_rows, _memory_duels
+from benchmarks.suites.collectives import _int8_alone_row, _link_rows, _memory_duels
 
 
 def test_a_row_has_every_key_and_rates_instead_of_times():
@@ -40,3 +41,14 @@ def test_a_limited_link_binds_every_row_and_int8_goes_beyond_it():
         assert "gloo/library" not in row["peers"]
     assert int8["ours"] > rate_bytes_s
     assert 0 < int8["error"] < 0.05
+
+
+@pytest.mark.slow
+def test_what_int8_computes_is_a_rate_of_its_own():
+    with ranks_at(UNLIMITED, ("shm",)) as crew:
+        row = _int8_alone_row(crew, 10e9, 3)
+    assert set(KEYS) <= set(row)
+    assert row["rounds"] == 3
+    assert row["p20"] <= row["ours"] <= row["p80"]
+    assert row["of_limit"] == pytest.approx(row["ours"] / 10e9 * (1 + 132 / 256))
+    assert row["peer"] is None

@@ -107,9 +107,14 @@ def test_a_sum_does_not_depend_on_how_the_message_is_cut():
     assert not torch.equal(torch.cat(cut), ring.reference_all_reduce(held)[0])
 
 
-@given(size=st.integers(1, 4), count=st.integers(0, 2000), seed=st.integers(0, 1000))
+@given(
+    size=st.integers(1, 4),
+    count=st.integers(0, 2000),
+    seed=st.integers(0, 1000),
+    overlaps=st.booleans(),
+)
 @FEW
-def test_int8_in_chunks_equals_its_reference_on_every_rank(in_threads, size, count, seed):
+def test_int8_in_chunks_equals_its_reference_on_every_rank(in_threads, size, count, seed, overlaps):
     held = make_shards(size, count, torch.bfloat16, seed)
 
     def reduce(link, x):
@@ -118,6 +123,7 @@ def test_int8_in_chunks_equals_its_reference_on_every_rank(in_threads, size, cou
             size=link.size,
             all_to_all=lambda out, into: pairwise.all_to_all(link, out, into),
             all_gather=lambda parts: ring.all_gather(link, parts),
+            overlaps=overlaps,
         )
         int8.all_reduce(x, "sum", movers, chunk=512)
 

@@ -1,6 +1,7 @@
 """Grouped experts: equal to the loop over experts for any routing; mxfp4 against its table."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -108,6 +109,37 @@ def test_experts_without_tokens_are_never_read(run):
         experts.gate_up[unused] = torch.nan
         experts.down[unused] = torch.nan
     assert torch.equal(run(x, ids, weights, experts), expected)
+
+
+@pytest.mark.parametrize("run", [reference, on_cpu, pytest.param(in_triton, marks=interpreted)])
+@pytest.mark.parametrize("kind", ["bf16", "mxfp4"])
+def test_biases_and_gain_are_those_of_each_expert(run, kind):
+    """As gpt-oss's experts: one after the other in float64, from the numbers of the weights."""
+    if run is on_cpu and kind != "bf16":
+        pytest.skip("on a CPU experts are numbers")
+    ids = torch.tensor([[0, 3], [3, 0], [3, 1], [4, 2]], dtype=torch.int32)
+    x, ids, weights, experts = arguments(ids, "bfloat16", kind)
+    generator = torch.Generator().manual_seed(5)
+    gate_up_bias, down_bias = (torch.randn(E, n, generator=generator) for n in (2 * I, D))
+    experts = replace(experts, gate_up_bias=gate_up_bias, down_bias=down_bias.bfloat16())
+    truth = torch.zeros(len(x), D, dtype=torch.float64)
+    for token, slot in ((t, s) for t in range(len(x)) for s in range(2)):
+        e = int(ids[token, slot])
+        gate_up, down = experts.expert(e, torch.float64)
+        gate, up = (gate_up @ x[token].double() + gate_up_bias[e]).chunk(2)
+        gate, up = gate.clamp(max=0.9), up.clamp(-0.9, 0.9)
+        hidden = gate * torch.sigmoid(1.702 * gate) * (up + 1)
+        row = down @ hidden + experts.down_bias[e].double()
+        truth[token] += weights[token, slot].double() * row
+    ours = run(x, ids, weights, experts, clamp=0.9, gain=1.702, shift=1.0).double()
+    assert (ours - truth).abs().max() <= 2.0**-7 * truth.abs().max()
+    plain = run(x, ids, weights, experts, clamp=0.9).double()
+    assert (plain - truth).abs().max() > 0.1 * truth.abs().max()
+
+
+def test_biases_of_another_shape_are_refused():
+    with pytest.raises(ShapeError, match="down_bias has shape"):
+        replace(experts_of(), down_bias=torch.zeros(E, 2 * D))
 
 
 @pytest.mark.parametrize("run", [reference, on_cpu])
