@@ -15,13 +15,15 @@ class EngineConfig:
     `model` is a built-in name, a diffusers folder, or a hub id. `dtype="auto"` means float32 on
     the CPU (the same pixels on every machine) and bfloat16 on an accelerator; autoencoders and
     picture encoders stay in float32 either way. `num_threads` sets torch's intra-op threads for
-    the whole process; None leaves them alone.
+    the whole process; None leaves them alone. `layout` is over how many ranks a step is computed,
+    as in "cfg2,ulysses2"; empty is one rank.
     """
 
     model: str = "motion-small"
     device: str = "cpu"
     dtype: DType = "auto"
     num_threads: int | None = None
+    layout: str = ""
 
     def __post_init__(self) -> None:
         """Refuse values that could only fail later, under a less clear name."""

@@ -19,8 +19,11 @@ from video_engine.stop import StopCheck, never, stop_if
 from video_engine.types import Progress, Stage, VideoResult
 
 if TYPE_CHECKING:
+    from kernels.ledger import Decision
     from video_engine.config import EngineConfig
     from video_engine.models.base import VideoModel
+    from video_engine.parallel.laid import Laid
+    from video_engine.parallel.ranks import Ranks
     from video_engine.types import VideoLimits, VideoRequest
 
 
@@ -31,17 +34,22 @@ class VideoEngine:
     trace and the same request gives the same clip, whatever ran before.
     """
 
-    def __init__(self, model: VideoModel) -> None:
-        """Take a loaded model; `load` is the usual way in."""
+    def __init__(self, model: VideoModel, laid: Laid | None = None) -> None:
+        """Take a loaded model, laid over ranks or not; `load` is the usual way in."""
         self.model = model
+        self._laid = laid
 
     @classmethod
-    def load(cls, config: EngineConfig) -> VideoEngine:
-        """Find and load the configured model.
+    def load(cls, config: EngineConfig, ranks: Ranks | None = None) -> VideoEngine:
+        """Find and load the configured model; with a layout, as rank 0 of `ranks`.
 
-        Raises: ModelNotFound, UnsupportedModel.
+        Raises: ModelNotFound, UnsupportedModel; InvalidLayout for a layout that cannot be had.
         """
-        return cls(load_model(config))
+        if not config.layout:
+            return cls(load_model(config))
+        from video_engine.parallel.laid import load_laid
+
+        return cls(*load_laid(config, ranks))
 
     @property
     def name(self) -> str:
@@ -57,6 +65,24 @@ class VideoEngine:
     def limits(self) -> VideoLimits:
         """What the model accepts."""
         return self.model.limits
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """How the model lies over ranks, and why; nothing for one rank."""
+        return self._laid.decisions if self._laid else ()
+
+    def tend(self) -> None:
+        """Bring lost ranks back while nothing is computed; from any thread.
+
+        Raises: what the ranks raise where they may not be brought back.
+        """
+        if self._laid:
+            self._laid.denoiser.tend()
+
+    def close(self) -> None:
+        """Close what the engine joined; the ranks themselves are their starter's."""
+        if self._laid:
+            self._laid.denoiser.close()
 
     def check(self, request: VideoRequest) -> None:
         """Return if `generate` would take the request.
@@ -107,9 +133,13 @@ class VideoEngine:
         yield VideoResult(
             clip=clip,
             fps=request.fps,
-            recipe=make_recipe(request, self.model),
+            recipe=make_recipe(request, self.model) | self._layout,
             stage_seconds=clock.seconds,
         )
+
+    @property
+    def _layout(self) -> dict[str, str]:
+        return {"layout": self._laid.text} if self._laid else {}
 
 
 class _StageClock:

@@ -4,6 +4,7 @@ VideoError
 ├── InvalidVideoRequest (ValueError)   the caller's fault: names value, bound and way out
 ├── ModelNotFound                      no such folder, name or hub id
 ├── UnsupportedModel                   the folder holds a family this engine has no stages for
+├── InvalidLayout (ValueError)         ranks that the model or this machine cannot be laid over
 ├── WriteFailed                        the encoder or the check of the written file said no
 └── Interrupted                        `should_stop` said so; nothing was written
 """
@@ -28,6 +29,10 @@ class ModelNotFound(VideoError):
 
 class UnsupportedModel(VideoError):
     """The folder is a diffusers folder, but of a family without stages here."""
+
+
+class InvalidLayout(VideoError, ValueError):
+    """A layout over ranks that cannot be had; the message says why, and the way out."""
 
 
 class WriteFailed(VideoError):

@@ -32,6 +32,18 @@ def load_pipeline(
     return pipe
 
 
+def load_part(part_class: Stock, folder: Path, dtype: torch.dtype, device: str) -> Stock:
+    """Load one component of a folder in `dtype`, save what its class keeps in float32.
+
+    Raises: ModelNotFound if its weights are missing, damaged or not safetensors.
+    """
+    with complete(folder):
+        part = part_class.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, local_files_only=True
+        )
+    return part.to(device).eval()
+
+
 @contextmanager
 def complete(folder: Path) -> Generator[None]:
     """Turn what the libraries raise for missing or damaged files into ModelNotFound."""

@@ -22,11 +22,13 @@ _EXCHANGED = 4  # queries, keys, values, and the result back
 class ClipLayout:
     """Degrees whose product is the number of devices.
 
-    `ulysses` divides rows and, inside attention, heads; `ring` divides rows and passes keys and
-    values around; `tp` divides heads and channels. `num_groups` of heads overlap the exchange of
-    one group with the attention of another; 1 is off.
+    `cfg` gives each branch of guidance devices of its own. `ulysses` divides rows and, inside
+    attention, heads; `ring` divides rows and passes keys and values around; `tp` divides heads
+    and channels. `num_groups` of heads overlap the exchange of one group with the attention of
+    another; 1 is off.
     """
 
+    cfg: int = 1
     ulysses: int = 1
     ring: int = 1
     tp: int = 1
@@ -35,16 +37,30 @@ class ClipLayout:
     @property
     def num_devices(self) -> int:
         """All devices."""
-        return self.ulysses * self.ring * self.tp
+        return self.cfg * self.ulysses * self.ring * self.tp
 
     @property
     def complexity(self) -> int:
         """How many mechanisms it needs: of equals the simpler one is taken."""
-        return sum(d > 1 for d in (self.ulysses, self.ring, self.tp, self.num_groups))
+        degrees = (self.cfg, self.ulysses, self.ring, self.tp, self.num_groups)
+        return sum(d > 1 for d in degrees)
+
+    @property
+    def setting(self) -> str | None:
+        """As the engine takes it: "cfg2,ulysses4,groups2"; None where it has no such division."""
+        if self.tp > 1 or self.ring > 1:
+            return None
+        named = {"cfg": self.cfg, "ulysses": self.ulysses, "groups": self.num_groups}
+        return ",".join(f"{axis}{n}" for axis, n in named.items() if n > 1)
 
     def __str__(self) -> str:
         """In words: "TP2 x Ulysses 4, 4 head groups overlapped"."""
-        named = {"TP": self.tp, "Ulysses ": self.ulysses, "ring ": self.ring}
+        named = {
+            "CFG": self.cfg,
+            "TP": self.tp,
+            "Ulysses ": self.ulysses,
+            "ring ": self.ring,
+        }
         text = " x ".join(f"{k}{v}" for k, v in named.items() if v > 1) or "one device"
         groups = self.num_groups
         return text + (f", {groups} head groups overlapped" if groups > 1 else "")
@@ -108,12 +124,15 @@ def clip_facts(shape: ModelShape) -> ClipFacts:
     )
 
 
-def clip_layouts(facts: ClipFacts, num_devices: int) -> tuple[ClipLayout, ...]:
-    """Every division of the devices that the heads allow, with and without overlap."""
+def clip_layouts(
+    facts: ClipFacts, num_devices: int, num_branches: int = 1
+) -> tuple[ClipLayout, ...]:
+    """Every division of the devices that heads and branches allow, with and without overlap."""
     degrees = [d for d in range(1, num_devices + 1) if num_devices % d == 0]
+    branches = [d for d in degrees if d <= num_branches]
     found: list[ClipLayout] = []
-    for ulysses, ring, tp in product(degrees, repeat=3):
-        layout = ClipLayout(ulysses=ulysses, ring=ring, tp=tp)
+    for cfg, ulysses, ring, tp in product(branches, degrees, degrees, degrees):
+        layout = ClipLayout(cfg=cfg, ulysses=ulysses, ring=ring, tp=tp)
         if layout.num_devices != num_devices or facts.heads < ulysses * tp or facts.heads % tp:
             continue
         found.append(layout)

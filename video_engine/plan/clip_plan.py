@@ -10,7 +10,13 @@ from kernels.cost_model.basis import RatesBasis, basis_of
 from kernels.cost_model.exchange import Exchange, exchange_of
 from kernels.cost_model.rates import DeviceRates, rates_of
 from video_engine.plan.clip_layout import ClipFacts, clip_facts, clip_layouts
-from video_engine.plan.clip_time import FORWARDS, ClipTime, attention_rate, clip_time
+from video_engine.plan.clip_time import (
+    BRANCHES,
+    FORWARDS,
+    ClipTime,
+    attention_rate,
+    clip_time,
+)
 
 if TYPE_CHECKING:
     from kernels.cost_model.calibrated import MeasuredRates
@@ -60,7 +66,7 @@ def plan_clip(
     rates = rates_of(machine, has_fp8_math=False, measured=measured)
     exchange = exchange_of(machine)
     facts = clip_facts(shape)
-    layouts = clip_layouts(facts, machine.num_devices)
+    layouts = clip_layouts(facts, machine.num_devices, BRANCHES[shape.family])
     times = sorted(
         (clip_time(shape, facts, layout, rates, exchange) for layout in layouts),
         key=lambda time: time.clip_s,

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Forward passes of a clip: 50 grid points without guidance; 40 steps with it, which doubles them.
 FORWARDS: Mapping[str, int] = {"minimax_h3": 49, "wan": 80}
+# Branches of guidance: forward passes of one step that do not wait for each other.
+BRANCHES: Mapping[str, int] = {"minimax_h3": 1, "wan": 2}
 _MODEL_ERROR = 0.1  # of what no cause stands for: interference, waiting
 _STREAMS = 12  # activations of a rank's rows that live at once, of the model's width: assumed
 # Dense attention over long rows against products; with it, one H200 takes 15 s for the step of 209
@@ -38,7 +40,8 @@ class ClipTime:
     """One layout. Units: seconds, bytes.
 
     `step_s` is one forward pass, `low_s` to `high_s` its interval; `parts` are before `hidden_s`
-    is taken off. `held_bytes` is what a device needs for denoising; stages take turns.
+    is taken off. Where two are computed at the same time (cfg), each counts for half of theirs.
+    `held_bytes` is what a device needs for denoising; stages take turns.
     """
 
     layout: ClipLayout
@@ -85,10 +88,12 @@ def clip_time(
     keys_s = transfer_s(keys, exchange, layout.tp * layout.ulysses)
     sums_s = transfer_s(sums, exchange)
     merge_s = _merge_s(facts, layout, rates)
-    parts = work + Parts(wire=heads_s + keys_s + sums_s, memory=merge_s)
+    at_once = 1 / layout.cfg
+    parts = (work + Parts(wire=heads_s + keys_s + sums_s, memory=merge_s)) * at_once
     hidden_s = _hidden_heads_s(layout, work, heads_s, exchange, facts.num_blocks)
     if layout.ring > 1:  # the next keys travel while the present ones are attended to
         hidden_s += min(keys_s, (work.attention - hidden_s) * (layout.ring - 1) / layout.ring)
+    hidden_s *= at_once
     step_s = parts.total_s - hidden_s
     half_s = math.hypot(parts.error_s(rates.errors), _MODEL_ERROR * step_s)
     forwards = FORWARDS[shape.family]
@@ -103,8 +108,8 @@ def clip_time(
         clip_s=forwards * step_s + around_s,
         parts=parts,
         hidden_s=hidden_s,
-        sent_bytes=heads.sent_bytes + keys.sent_bytes + sums.sent_bytes,
-        held_bytes=_weight_bytes(shape, layout) + _STREAMS * own_rows * facts.attention_width * 2,
+        sent_bytes=(heads.sent_bytes + keys.sent_bytes + sums.sent_bytes) * at_once,
+        held_bytes=denoiser_bytes(shape, layout) + _STREAMS * own_rows * facts.attention_width * 2,
     )
 
 
@@ -178,7 +183,7 @@ def _networks_s(shape: ModelShape, phase: str, rates: DeviceRates, num_devices: 
     )
 
 
-def _weight_bytes(shape: ModelShape, layout: ClipLayout) -> float:
+def denoiser_bytes(shape: ModelShape, layout: ClipLayout) -> float:
     """Weights of the transformer on one device."""
     return sum(
         group.num_layers * use.count * use.cost.weight_bytes / (layout.tp if group.layers else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,13 @@ def wire_limits(engine: RenderEngine) -> VideoLimits:
     return VideoLimits(**asdict(engine.limits))
 
 
-def serve_engine(parts: WorkerParts, loaded: Loaded[RenderEngine], write: ClipWriter) -> Consumer:
+def serve_engine(
+    parts: WorkerParts,
+    loaded: Loaded[RenderEngine],
+    write: ClipWriter,
+    *,
+    close_engine: Callable[[], None] = lambda: None,
+) -> Consumer:
     """Register the render task for a resident engine."""
     settings = parts.settings
     renderer = Renderer(
@@ -53,4 +60,4 @@ def serve_engine(parts: WorkerParts, loaded: Loaded[RenderEngine], write: ClipWr
 
     parts.drain.after(DRAIN_LIMIT_S, leave_now)
     register_render(parts.app, renderer.run)
-    return Consumer(concurrency=1)
+    return Consumer(concurrency=1, close=close_engine)

@@ -1,50 +1,87 @@
-"""The video worker: a process with one resident VideoEngine."""
+"""The video worker: a process with one resident VideoEngine, alone or as rank 0 of several."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
 from video_engine.config import EngineConfig
 from video_engine.engine import VideoEngine
+from video_engine.errors import InvalidLayout
 from video_engine.stages.write import write_clip
+from workers.processes.video_ranks import RankedEngine, load_over_ranks
 from workers.processes.video_serving import serve_engine, wire_limits
-from workers.processes.worker_process import Loaded, WorkerRole, run_worker
+from workers.processes.worker_process import Consumer, Loaded, WorkerParts, WorkerRole, run_worker
 
 if TYPE_CHECKING:
     from workers.render.renderer import RenderEngine
     from workers.settings import Settings
 
+_logger = logging.getLogger(__name__)
+_DOES_NOT_FIT = 4
+
 
 def main(settings: Settings) -> int:
-    """Run a video worker until it is told to stop; the exit code."""
+    """Run a video worker until it is told to stop; the exit code.
+
+    A layout that cannot be had is refused with one line and no traceback: 4.
+    """
     role = WorkerRole(
         role="video",
         model=settings.video_model,
         devices=settings.video_devices,
         load=lambda: load_engine(settings),
-        serve=lambda parts, loaded: serve_engine(parts, loaded, write_clip),
+        serve=_serve,
     )
-    return run_worker(settings, role)
+    try:
+        return run_worker(settings, role)
+    except InvalidLayout as error:
+        _logger.error("%s", error)
+        return _DOES_NOT_FIT
 
 
 def load_engine(settings: Settings) -> Loaded[RenderEngine]:
-    """Load the configured video model.
+    """Load the configured video model, over the ranks of `video_layout` where it is set.
 
-    Raises: VideoError when it cannot be found or is not supported.
+    Raises: VideoError when it cannot be found, is not supported or cannot be laid so; GroupLost.
     """
     device = "cuda" if settings.video_devices else "cpu"
     config = EngineConfig(
-        model=settings.video_model, device=device, num_threads=settings.num_threads or None
+        model=settings.video_model,
+        device=device,
+        num_threads=settings.num_threads or None,
+        layout=settings.video_layout,
     )
-    engine = VideoEngine.load(config)
+    served: RenderEngine
+    if config.layout:
+        engine, group = load_over_ranks(config, settings)
+        served, between_ranks, stats = RankedEngine(engine, group), group.ledger, group.status
+    else:
+        engine = served = VideoEngine.load(config)
+        between_ranks, stats = (), dict[str, Any]
     return Loaded(
-        engine=engine,
+        engine=served,
         source=engine.source,
         card={
             "dtype": "float32" if device == "cpu" else "bfloat16",
             "device": device,
-            # The layers are diffusers' own: no kernel of ours is bound to them yet.
-            "kernels": [("every layer", "stock diffusers", "generic")],
+            "kernels": _kernels(engine),
         },
         video=wire_limits(engine),
+        decisions=tuple(decision.as_dict() for decision in (*engine.decisions, *between_ranks)),
+        stats=stats,
     )
+
+
+def _kernels(engine: VideoEngine) -> list[tuple[str, str, str]]:
+    """Which layers are ours: on one rank all are diffusers' own."""
+    ours = [d for d in engine.decisions if d.kind == "kernel"]
+    bound = [("self-attention", f"{d.what}: {d.chosen}", str(d.tier)) for d in ours]
+    others = "every other layer" if bound else "every layer"
+    return [*bound, (others, "stock diffusers", "generic")]
+
+
+def _serve(parts: WorkerParts, loaded: Loaded[RenderEngine]) -> Consumer:
+    engine = loaded.engine
+    close = engine.close if isinstance(engine, RankedEngine) else lambda: None
+    return serve_engine(parts, loaded, write_clip, close_engine=close)

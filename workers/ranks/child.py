@@ -54,7 +54,12 @@ def run_rank(order: RankOrder, load_engine: Load) -> int:
 
 
 def _serve(order: RankOrder, row: Row, load_engine: Load) -> None:
-    communicator = join(order.group, knowledge=knowledge_of(order.data_dir, order.num_ranks))
+    communicator = join(
+        order.group,
+        knowledge=knowledge_of(order.data_dir, order.num_ranks),
+        place=order.place,
+        on_device=knowledge_of(order.data_dir, order.num_ranks, device=order.device),
+    )
     communicator.fabric.limit_waits(order.wait_s)
     row.enter(Phase.LOADING, "loading")
     execute = load_engine(order, communicator)
@@ -68,8 +73,10 @@ def _serve(order: RankOrder, row: Row, load_engine: Load) -> None:
     communicator.close()
 
 
-def knowledge_of(data_dir: str, num_ranks: int, ledger: Ledger | None = None) -> Knowledge:
-    """What this machine's table says, or the seeds; every rank reads it for itself."""
+def knowledge_of(
+    data_dir: str, num_ranks: int, ledger: Ledger | None = None, device: str = "cpu"
+) -> Knowledge:
+    """What this machine's table for a kind of device says, or the seeds; all ranks read it."""
     if not data_dir:
         return SEED
-    return knowledge_for_this_machine(Path(data_dir), num_ranks, ledger=ledger)
+    return knowledge_for_this_machine(Path(data_dir), num_ranks, ledger=ledger, device=device)

@@ -24,8 +24,8 @@ class GroupSpec:
     """What a group is made of.
 
     `command` starts a follower, which gets its order as last argument. `folder` gets a folder for
-    the file at which the ranks meet; measured tables lie in `data_dir`. `join_s` bounds meeting,
-    `wait_s` every wait between ranks afterwards.
+    the file at which the ranks meet; measured tables lie in `data_dir`. `device` is the kind that
+    ranks compute on. `join_s` bounds meeting, `wait_s` every wait between ranks afterwards.
     """
 
     num_ranks: int
@@ -33,6 +33,7 @@ class GroupSpec:
     folder: Path
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     data_dir: str = ""
+    device: str = "cpu"
     limits: Limits = field(default_factory=Limits)
     join_s: float = 60.0
     wait_s: float = 600.0
@@ -81,6 +82,7 @@ class Founding:
             join_s=spec.join_s,
             wait_s=spec.wait_s,
             data_dir=spec.data_dir,
+            device=spec.device,
             config=spec.config,
         )
         self.processes: list[RankProcess] = []

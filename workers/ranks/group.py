@@ -51,7 +51,9 @@ class RankGroup:
         can free its thread, so the process should end.
         """
         self.ledger = Ledger()
-        knowledge_of(spec.data_dir, spec.num_ranks, self.ledger)
+        # The host's too where tensors are on devices: numbers and barriers stay with it.
+        for device in dict.fromkeys(("cpu", spec.device)):
+            knowledge_of(spec.data_dir, spec.num_ranks, self.ledger, device)
         for decision in self.ledger:
             if decision.remedy:
                 _logger.warning("%s: %s; %s", decision.where, decision.reasons[0], decision.remedy)
@@ -209,7 +211,16 @@ class RankGroup:
         knowledge = knowledge_of(spec.data_dir, spec.num_ranks)
         group = founding.order.group
         lane = Lane(f"rank-join-{founding.epoch}")
-        met = lane.start(lambda: join(group, ledger=self.ledger, knowledge=knowledge))
+        on_device = knowledge_of(spec.data_dir, spec.num_ranks, device=spec.device)
+        met = lane.start(
+            lambda: join(
+                group,
+                ledger=self.ledger,
+                knowledge=knowledge,
+                place=founding.order.place,
+                on_device=on_device,
+            )
+        )
         while not met.is_done():
             self._keeper.check(founding.epoch)
             time.sleep(_POLL_S)

@@ -20,4 +20,9 @@ def load_language(order: RankOrder, communicator: Communicator) -> Execute:
     Raises: as `llm_engine.parallel.executor.load_rank`.
     """
     executor = load_rank(EngineConfig(**order.config), communicator)
-    return lambda data: executor.execute(StepCommand.decode(data))
+
+    def run(data: bytes) -> None:
+        executor.execute(StepCommand.decode(data))
+        executor.wait()  # the rank says that a step is done once its device has done it
+
+    return run

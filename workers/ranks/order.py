@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
+
 from kernels.collectives.group import Group
 from llm_engine.parallel.mailbox import MailboxShape
 
@@ -17,6 +19,7 @@ class RankOrder:
 
     `join_s` bounds how long the ranks may take to meet, `wait_s` any wait after that: a last
     resort, since whoever watches decides sooner. `data_dir` is where measured tables lie, or empty.
+    `device` is the kind that ranks compute on: "cpu", or "cuda" for a device of its own each.
     """
 
     rank: int
@@ -30,6 +33,7 @@ class RankOrder:
     join_s: float
     wait_s: float
     data_dir: str = ""
+    device: str = "cpu"
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -42,6 +46,11 @@ class RankOrder:
             epoch=self.epoch,
             timeout_s=self.join_s,
         )
+
+    @property
+    def place(self) -> torch.device:
+        """Where this rank's tensors are: of the devices that it sees, the one with its number."""
+        return rank_place(self.device, self.rank)
 
     @property
     def mailbox(self) -> MailboxShape:
@@ -59,3 +68,8 @@ class RankOrder:
         Raises: ValueError or TypeError for anything else.
         """
         return cls(**json.loads(text))
+
+
+def rank_place(device: str, rank: int) -> torch.device:
+    """The place of a rank among devices of a kind."""
+    return torch.device(device) if device == "cpu" else torch.device(device, rank)

@@ -17,18 +17,21 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from diffusers import MiniMaxH3Transformer3DModel
 from diffusers.modular_pipelines import PipelineState
 from diffusers.modular_pipelines.minimax_h3 import before_denoise, decoders, encoders
 from PIL import Image
 
+from video_engine.models.denoiser import Lay, StockDenoiser
 from video_engine.models.device import choose_dtype, finish, plain_config, to_uint8
 from video_engine.models.folder import weight_hashes
 from video_engine.models.minimax_h3.components import load_components
 from video_engine.models.minimax_h3.limits import read_limits
-from video_engine.models.pipelines import Stock
+from video_engine.models.pipelines import Stock, load_part
 from video_engine.picture import fit_picture
 from video_engine.types import Audio, Clip, Conditioning, Latents, VideoRequest
 
+_PART = "transformer"
 _LAYOUT = ("position_ids", "token_tags", "video_indices", "audio_indices", "text_indices")
 _COUNTS = (
     "num_condition_video_rows",
@@ -46,23 +49,41 @@ class MiniMaxH3Video:
     so no request leaves anything in it.
     """
 
-    def __init__(self, pipe: Stock, *, name: str, source: str, hashes: dict[str, str]) -> None:
+    def __init__(
+        self,
+        pipe: Stock,
+        *,
+        name: str,
+        source: str,
+        hashes: dict[str, str],
+        lay: Lay = StockDenoiser,
+    ) -> None:
         """Wrap components that are on their device."""
         self.pipe = pipe
         self.name = name
         self.source = source
         self.limits = read_limits(pipe)
         self._hashes = hashes
+        self._denoise = lay({_PART: pipe.transformer})
 
     @classmethod
-    def load(cls, folder: Path, *, source: str, device: str, dtype: str) -> Self:
+    def load(
+        cls, folder: Path, *, source: str, device: str, dtype: str, lay: Lay = StockDenoiser
+    ) -> Self:
         """Load a folder of the modular pipeline.
 
         Numerics: `dtype`, save the modules that the stock classes pin to float32.
         """
         pipe = load_components(folder, choose_dtype(dtype, device))
         pipe.to(device)
-        return cls(pipe, name=Path(source).name, source=source, hashes=weight_hashes(folder))
+        hashes = weight_hashes(folder)
+        return cls(pipe, name=Path(source).name, source=source, hashes=hashes, lay=lay)
+
+    @classmethod
+    def load_transformers(cls, folder: Path, *, device: str, dtype: str) -> dict[str, Stock]:
+        """The transformer alone, by name."""
+        of_class, where = MiniMaxH3Transformer3DModel, folder / _PART
+        return {_PART: load_part(of_class, where, choose_dtype(dtype, device), device)}
 
     @torch.no_grad()
     def encode(self, request: VideoRequest) -> Conditioning:
@@ -206,15 +227,16 @@ class MiniMaxH3Video:
             max(float(t), self.pipe.keyframe_noise_aug),
             1.0,
         )
-        return self.pipe.transformer(
-            hidden_states=tensors["video"][None],
-            audio_hidden_states=tensors["audio"][None],
-            encoder_hidden_states=conditioning.tensors["prompt_embeds"],
-            timestep=timestep.to(self._device),
-            timestep_indices=timestep_indices.to(self._device),
-            return_dict=False,
+        inputs = {
+            "hidden_states": tensors["video"][None],
+            "audio_hidden_states": tensors["audio"][None],
+            "encoder_hidden_states": conditioning.tensors["prompt_embeds"],
+            "timestep": timestep.to(self._device),
+            "timestep_indices": timestep_indices.to(self._device),
             **layout,
-        )
+        }
+        (outputs,) = self._denoise(_PART, inputs, [{}])
+        return outputs[0], outputs[1]
 
 
 def _whole(conditioning: Conditioning) -> dict[str, int]:

@@ -14,6 +14,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, WanTransformer3DModel
 from diffusers.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import load_file
 
+from video_engine.models.denoiser import Lay, StockDenoiser
 from video_engine.models.device import choose_dtype, finish, plain_config
 from video_engine.models.folder import weight_hashes
 from video_engine.models.motion_small.config import MotionConfig
@@ -21,7 +22,7 @@ from video_engine.models.motion_small.latents import unpack
 from video_engine.models.motion_small.layout import picture_layout
 from video_engine.models.motion_small.network import (
     TRAIN_TIMESTEPS,
-    predict_motion,
+    motion_inputs,
     velocity_from_motion,
 )
 from video_engine.models.motion_small.render import render
@@ -52,6 +53,8 @@ LIMITS = VideoLimits(
     has_negative_prompt=False,
 )
 
+_PART = "transformer"
+
 
 class MotionSmall:
     """One loaded motion-small.
@@ -61,7 +64,9 @@ class MotionSmall:
 
     name = "motion-small"
 
-    def __init__(self, folder: Path, *, device: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self, folder: Path, *, device: str, dtype: torch.dtype, lay: Lay = StockDenoiser
+    ) -> None:
         """Loads a weights folder."""
         self.source = "built-in" if folder == weights_folder() else str(folder)
         self.limits = LIMITS
@@ -72,11 +77,17 @@ class MotionSmall:
         )
         self.text_encoder = TextEncoder.from_folder(folder / "text_encoder")
         self._hashes = weight_hashes(folder)
+        self._denoise = lay({_PART: self.transformer})
 
     @classmethod
-    def load(cls, *, device: str, dtype: str) -> Self:
+    def load(cls, *, device: str, dtype: str, lay: Lay = StockDenoiser) -> Self:
         """Loads the weights that come with the package."""
-        return cls(weights_folder(), device=device, dtype=choose_dtype(dtype, device))
+        return cls(weights_folder(), device=device, dtype=choose_dtype(dtype, device), lay=lay)
+
+    @classmethod
+    def load_transformers(cls, *, device: str, dtype: str) -> dict[str, Stock]:
+        """The transformer alone, by name."""
+        return {_PART: _load_transformer(weights_folder(), device, choose_dtype(dtype, device))}
 
     @torch.no_grad()
     def encode(self, request: VideoRequest) -> Conditioning:
@@ -116,9 +127,10 @@ class MotionSmall:
         """One forward (two with guidance) and one Euler update."""
         scheduler, x_t = latents.schedulers["motion"], latents.tensors["motion"]
         t = scheduler.timesteps[latents.index]
-        motion = self._predict(conditioning, x_t, t, "prompt_embeds")
-        if "null_embeds" in conditioning.tensors:
-            without = self._predict(conditioning, x_t, t, "null_embeds")
+        predicted = self._predict(conditioning, x_t, t)
+        motion = predicted[0]
+        if len(predicted) == 2:
+            without = predicted[1]
             motion = without + conditioning.scalars["guidance_scale"] * (motion - without)
         velocity = velocity_from_motion(x_t, motion, float(scheduler.sigmas[latents.index]))
         x_t = scheduler.step(velocity, t, x_t, return_dict=False)[0]
@@ -141,14 +153,16 @@ class MotionSmall:
         }
 
     def _predict(
-        self, conditioning: Conditioning, x_t: torch.Tensor, t: torch.Tensor, text: str
-    ) -> torch.Tensor:
+        self, conditioning: Conditioning, x_t: torch.Tensor, t: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """The clean latent with the prompt; and, with guidance, without one."""
         tensors = conditioning.tensors
         noise_level = (t / TRAIN_TIMESTEPS).reshape(1)
         noisy = x_t.to(self.transformer.dtype)
-        return predict_motion(
-            self.transformer, noisy, tensors["condition"], tensors[text], noise_level
-        ).float()
+        shared = motion_inputs(noisy, tensors["condition"], noise_level)
+        texts = [tensors[name] for name in ("prompt_embeds", "null_embeds") if name in tensors]
+        branches = [{"encoder_hidden_states": text} for text in texts]
+        return [output[0].float() for output in self._denoise(_PART, shared, branches)]
 
     def _place(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device=self.transformer.device, dtype=self.transformer.dtype)

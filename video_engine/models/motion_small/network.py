@@ -43,11 +43,16 @@ def predict_motion(
 
     Shapes: latent (B, C, F, G, G), condition (B, 7, G, G), text (B, L, D), t (B,) in 0..1.
     """
+    inputs = motion_inputs(latent_BCFGG, condition_BCGG, t_B)
+    return transformer(**inputs, encoder_hidden_states=text_BLD, return_dict=False)[0]
+
+
+def motion_inputs(latent_BCFGG: Tensor, condition_BCGG: Tensor, t_B: Tensor) -> dict[str, Tensor]:
+    """The transformer's inputs besides the text; shapes as in ``predict_motion``."""
     num_frames = latent_BCFGG.shape[2]
     condition = condition_BCGG.unsqueeze(2).expand(-1, -1, num_frames, -1, -1)
     model_input = torch.cat([latent_BCFGG, condition.to(latent_BCFGG.dtype)], 1)
-    output = transformer(model_input, t_B * TRAIN_TIMESTEPS, text_BLD, return_dict=False)
-    return output[0]
+    return {"hidden_states": model_input, "timestep": t_B * TRAIN_TIMESTEPS}
 
 
 def velocity_from_motion(x_t: Tensor, x0: Tensor, t: float) -> Tensor:

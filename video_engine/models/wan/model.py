@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from diffusers import WanImageToVideoPipeline
+from diffusers import WanImageToVideoPipeline, WanTransformer3DModel
 from diffusers.utils.torch_utils import randn_tensor
 from PIL import Image
 
 from video_engine.errors import UnsupportedModel
+from video_engine.models.denoiser import Lay, StockDenoiser
 from video_engine.models.device import choose_dtype, finish, plain_config, to_uint8
 from video_engine.models.folder import weight_hashes
-from video_engine.models.pipelines import Stock, load_pipeline
+from video_engine.models.pipelines import Stock, load_part, load_pipeline
 from video_engine.models.wan.limits import read_limits
 from video_engine.picture import fit_picture
 from video_engine.types import Clip, Conditioning, Latents, VideoRequest
@@ -27,6 +28,7 @@ from video_engine.types import Clip, Conditioning, Latents, VideoRequest
 # The 2.1 attention finds the picture tokens by counting back from 512 text tokens.
 _TEXT_TOKENS = 512
 _FULL_PRECISION = ("vae", "image_encoder")
+_TRANSFORMERS = ("transformer", "transformer_2")
 
 
 class WanVideo:
@@ -36,7 +38,15 @@ class WanVideo:
     its scheduler is never stepped, so no request leaves anything in it.
     """
 
-    def __init__(self, pipe: Stock, *, name: str, source: str, hashes: dict[str, str]) -> None:
+    def __init__(
+        self,
+        pipe: Stock,
+        *,
+        name: str,
+        source: str,
+        hashes: dict[str, str],
+        lay: Lay = StockDenoiser,
+    ) -> None:
         """Wrap a pipeline whose components are on their device."""
         if pipe.transformer is None:
             raise UnsupportedModel(f"{source}: this Wan folder has no `transformer` component")
@@ -45,9 +55,13 @@ class WanVideo:
         self.source = source
         self.limits = read_limits(pipe)
         self._hashes = hashes
+        parts = {name: getattr(pipe, name) for name in _TRANSFORMERS}
+        self._denoise = lay({name: part for name, part in parts.items() if part is not None})
 
     @classmethod
-    def load(cls, folder: Path, *, source: str, device: str, dtype: str) -> Self:
+    def load(
+        cls, folder: Path, *, source: str, device: str, dtype: str, lay: Lay = StockDenoiser
+    ) -> Self:
         """Load a folder saved by `WanImageToVideoPipeline`.
 
         Numerics: autoencoder and picture encoder in float32, the rest in `dtype`.
@@ -55,7 +69,19 @@ class WanVideo:
         pipe = load_pipeline(
             WanImageToVideoPipeline, folder, choose_dtype(dtype, device), _FULL_PRECISION
         ).to(device)
-        return cls(pipe, name=Path(source).name, source=source, hashes=weight_hashes(folder))
+        hashes = weight_hashes(folder)
+        return cls(pipe, name=Path(source).name, source=source, hashes=hashes, lay=lay)
+
+    @classmethod
+    def load_transformers(cls, folder: Path, *, device: str, dtype: str) -> dict[str, Stock]:
+        """The transformers alone, by name."""
+        return {
+            name: load_part(
+                WanTransformer3DModel, folder / name, choose_dtype(dtype, device), device
+            )
+            for name in _TRANSFORMERS
+            if (folder / name).is_dir()
+        }
 
     @torch.no_grad()
     def encode(self, request: VideoRequest) -> Conditioning:
@@ -93,13 +119,12 @@ class WanVideo:
         """One forward (two with guidance) and one scheduler update."""
         scheduler, x_BCFHW = latents.schedulers["video"], latents.tensors["video"]
         t = scheduler.timesteps[latents.index]
-        transformer = self._expert(t, scheduler)
-        inputs, timestep = self._model_inputs(conditioning, x_BCFHW, t, transformer.dtype)
-        velocity = self._predict(transformer, conditioning, inputs, timestep, "prompt_embeds")
-        if "negative_prompt_embeds" in conditioning.tensors:
-            without = self._predict(
-                transformer, conditioning, inputs, timestep, "negative_prompt_embeds"
-            )
+        part = self._expert(t, scheduler)
+        shared = self._model_inputs(conditioning, x_BCFHW, t, getattr(self.pipe, part).dtype)
+        outputs = self._denoise(part, shared, _branches(conditioning))
+        velocity = outputs[0][0]
+        if len(outputs) == 2:
+            without = outputs[1][0]
             velocity = without + conditioning.scalars["guidance_scale"] * (velocity - without)
         x_BCFHW = scheduler.step(velocity, t, x_BCFHW, return_dict=False)[0]
         finish(self._device)
@@ -189,40 +214,36 @@ class WanVideo:
         channels = self.pipe.vae.config.z_dim
         return (1, channels, frames, request.height // spatial, request.width // spatial)
 
-    def _expert(self, t: torch.Tensor, scheduler: Stock) -> Stock:
+    def _expert(self, t: torch.Tensor, scheduler: Stock) -> str:
         boundary_ratio = self.pipe.config.boundary_ratio
         if boundary_ratio is None or t >= boundary_ratio * scheduler.config.num_train_timesteps:
-            return self.pipe.transformer
-        return self.pipe.transformer_2
+            return "transformer"
+        return "transformer_2"
 
     def _model_inputs(
         self, conditioning: Conditioning, x_BCFHW: torch.Tensor, t: torch.Tensor, dtype: torch.dtype
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> dict[str, torch.Tensor]:
+        """What both branches are given."""
+        tensors = conditioning.tensors
+        shared = {}
+        if "image_embeds" in tensors:
+            shared["encoder_hidden_states_image"] = tensors["image_embeds"]
         if not self.pipe.config.expand_timesteps:
-            stacked = torch.cat([x_BCFHW, conditioning.tensors["condition"]], dim=1)
-            return stacked.to(dtype), t.expand(x_BCFHW.shape[0])
-        mask = conditioning.tensors["first_frame_mask"]
+            stacked = torch.cat([x_BCFHW, tensors["condition"]], dim=1)
+            timestep = t.expand(x_BCFHW.shape[0])
+            return shared | {"hidden_states": stacked.to(dtype), "timestep": timestep}
+        mask = tensors["first_frame_mask"]
         # One timestep a token: 0 for the given first frame, t for the others.
         timestep = (mask[0][0][:, ::2, ::2] * t).flatten()
         timestep = timestep.unsqueeze(0).expand(x_BCFHW.shape[0], -1)
-        return _hold_first_frame(conditioning, x_BCFHW).to(dtype), timestep
+        held = _hold_first_frame(conditioning, x_BCFHW).to(dtype)
+        return shared | {"hidden_states": held, "timestep": timestep}
 
-    def _predict(
-        self,
-        transformer: Stock,
-        conditioning: Conditioning,
-        inputs: torch.Tensor,
-        timestep: torch.Tensor,
-        text: str,
-    ) -> torch.Tensor:
-        with transformer.cache_context("cond" if text == "prompt_embeds" else "uncond"):
-            return transformer(
-                hidden_states=inputs,
-                timestep=timestep,
-                encoder_hidden_states=conditioning.tensors[text],
-                encoder_hidden_states_image=conditioning.tensors.get("image_embeds"),
-                return_dict=False,
-            )[0]
+
+def _branches(conditioning: Conditioning) -> list[dict[str, torch.Tensor]]:
+    """With the prompt; and, with guidance, with the negative one."""
+    found = (conditioning.tensors.get(n) for n in ("prompt_embeds", "negative_prompt_embeds"))
+    return [{"encoder_hidden_states": embeds} for embeds in found if embeds is not None]
 
 
 def _hold_first_frame(conditioning: Conditioning, x_BCFHW: torch.Tensor) -> torch.Tensor:
