@@ -18,6 +18,7 @@ from llm_engine.errors import InvalidConfig
 from llm_engine.graph_choice import GRAPHS, choose_graphs
 from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.bound_ops import BoundOps, bind_ops
+from llm_engine.layers.form_choice import FormQuestion, choose_forms
 from llm_engine.layers.invariance import make_invariant
 from llm_engine.layers.native import NativeCache
 from llm_engine.layers.op_choice import OpSizes
@@ -34,6 +35,7 @@ from llm_engine.memory.solver import (
 )
 from llm_engine.memory.workspace import memory_ledger
 from llm_engine.model_config import ModelConfig
+from llm_engine.weights.facts import WeightFacts
 from llm_engine.window_choice import served_model
 
 WHERE = "llm engine"
@@ -59,6 +61,7 @@ def decide(  # noqa: PLR0913 - what is known of a model before it is read
     dtype: torch.dtype,
     *,
     is_quantised: bool = False,
+    facts: WeightFacts | None = None,
     weight_bytes: int = 0,
     prompt_token_bytes: int = 0,
     cache_parts: int = 1,
@@ -67,6 +70,7 @@ def decide(  # noqa: PLR0913 - what is known of a model before it is read
 ) -> EngineDecisions:
     """Plan memory and cache and bind the ops, from settings, the model's config and the machine.
 
+    `facts` are what the files' headers say of the weights' forms, None for plain numbers;
     `weight_bytes` are those still to be read, 0 once they are in memory. A token of the longest
     sequence takes `prompt_token_bytes` beside its place in the cache, which holds one of
     `cache_parts` equal parts of each page.
@@ -75,7 +79,10 @@ def decide(  # noqa: PLR0913 - what is known of a model before it is read
     """
     device = device or EngineDevice.of(config.device)
     machine = machine or device.read_memory()
-    is_packed, weights = choose_weights(config, model, device, is_quantised=is_quantised)
+    forms = choose_forms(FormQuestion.of_engine(config, model, dtype, device, facts))
+    is_packed, weights = choose_weights(
+        config, model, device, is_quantised=is_quantised, forms=forms, facts=facts
+    )
     model, windows = served_model(config, model, is_packed=is_packed)
     layer_token_bytes = PagedCache.layer_bytes_per_token(model, dtype)
     if is_packed:
@@ -94,8 +101,9 @@ def decide(  # noqa: PLR0913 - what is known of a model before it is read
         form=form,
         item_bytes=dtype.itemsize,
         available_bytes=machine.available_bytes,
+        operations_per_byte=device.operations_per_byte(dtype),
     )
-    graphs = choose_graphs(config, model, device)
+    graphs = choose_graphs(config, model, device, counts_on_device=forms.counts_on_device)
     has_graphs = graphs is not None and graphs.chosen == GRAPHS
     memory = memory_ledger(
         config,
@@ -129,6 +137,7 @@ def decide(  # noqa: PLR0913 - what is known of a model before it is read
         device=device,
         is_native=is_packed,
         has_ranks=bool(config.layout),
+        forms=forms,
     )
     if config.batch_invariant:
         ops = make_invariant(ops, config, model, dtype, ledger)

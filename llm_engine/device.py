@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 
+from kernels.dtypes import DTYPE_NAMES
+from kernels.hardware.errors import UnknownName
+from kernels.hardware.products import load_product, product_names
 from kernels.hardware.traits import DeviceTraits
 from kernels.runtime import device_traits
 from llm_engine.errors import InvalidConfig
@@ -19,6 +23,7 @@ Numbers = Sequence[float] | Sequence[Sequence[int]]
 CPU, ACCELERATOR = "cpu", "cuda"  # torch calls AMD's devices "cuda" too
 # The processor's memory is shared with all other programs, a device's with none that count.
 _DEVICE_CACHE_SHARE = 0.97
+_USUAL_OPERATIONS_PER_BYTE = 120.0  # of matrix units on 16 bits: the tables have 100 to 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class EngineDevice:
     def of(cls, name: str) -> Self:
         """The device of torch's name: "cpu", "cuda" or "cuda:1".
 
-        Raises: InvalidConfig for a device that torch does not see.
+        Raises: InvalidConfig for a device that torch does not see, or of an unknown family.
         """
         place = torch.device(name)
         if place.type == CPU:
@@ -47,7 +52,13 @@ class EngineDevice:
                 "name one that is there, install torch's build for it, or leave device out for "
                 "the CPU"
             )
-        return cls(torch.device(ACCELERATOR, index), device_traits(ACCELERATOR, index))
+        try:
+            traits = device_traits(ACCELERATOR, index)
+        except UnknownName as error:
+            raise InvalidConfig(
+                f"device is {name!r}, of a family that no table has: {error}"
+            ) from error
+        return cls(torch.device(ACCELERATOR, index), traits)
 
     @property
     def is_cpu(self) -> bool:
@@ -68,6 +79,22 @@ class EngineDevice:
     def cache_share(self) -> float | None:
         """The part of the memory left that the cache takes at once; None: it grows by need."""
         return None if self.place.type == CPU else _DEVICE_CACHE_SHARE
+
+    def operations_per_byte(self, dtype: torch.dtype) -> float | None:
+        """What the device does while it reads a byte, from data sheets; None for a CPU.
+
+        The middle of the products of its family; a usual figure where no table has one.
+        """
+        if self.is_cpu:
+            return None
+        known = [
+            peak / product.memory_bandwidth_bytes_s
+            for product in map(load_product, product_names())
+            if product.family == self.traits.name and product.memory_bandwidth_bytes_s
+            for peak in (getattr(product.peak, DTYPE_NAMES[dtype]),)
+            if peak
+        ]
+        return statistics.median(known) if known else _USUAL_OPERATIONS_PER_BYTE
 
     @property
     def read_memory(self) -> Callable[[], MachineMemory]:

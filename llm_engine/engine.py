@@ -71,6 +71,7 @@ class LLMEngine:
             loaded.shape,
             loaded.dtype,
             is_quantised=loaded.is_packed,
+            facts=loaded.facts,
             prompt_token_bytes=loaded.prompt_token_bytes,
             cache_parts=loaded.cache_parts,
             machine=read_memory(),

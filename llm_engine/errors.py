@@ -29,10 +29,21 @@ class InvalidRequest(LLMError, ValueError):
 class ContextLengthExceeded(InvalidRequest):
     """The prompt leaves no room for a single new token."""
 
-    def __init__(self, prompt_tokens: int, max_model_len: int, param: str = "messages") -> None:
-        """Keep both numbers, in tokens; `param` is the field that holds the prompt."""
+    def __init__(
+        self,
+        prompt_tokens: int,
+        max_model_len: int,
+        param: str = "messages",
+        *,
+        is_exact: bool = True,
+    ) -> None:
+        """Keep both numbers, in tokens; `param` is the field that holds the prompt.
+
+        `is_exact` is false where the prompt has `prompt_tokens` or more.
+        """
+        count = f"{prompt_tokens}" if is_exact else f"at least {prompt_tokens}"
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens, but this model holds {max_model_len} tokens "
+            f"the prompt has {count} tokens, but this model holds {max_model_len} tokens "
             "of prompt and answer together: shorten the prompt",
             param=param,
         )

@@ -16,15 +16,22 @@ _REASON = (
 
 
 def choose_graphs(
-    config: EngineConfig, model: ModelConfig, device: EngineDevice
+    config: EngineConfig,
+    model: ModelConfig,
+    device: EngineDevice,
+    *,
+    counts_on_device: bool = False,
 ) -> Decision | None:
     """The decision; None on a CPU, which records no graphs.
 
+    `counts_on_device` says that experts, where there are any, ask the processor nothing.
     Raises: InvalidConfig where graphs are asked for and cannot be had.
     """
     if device.is_cpu:
         return None
     problems = _problems(config, model, device)
+    if model.moe is not None and not counts_on_device:
+        problems = (*problems, "the processor reads how many tokens an expert has")
     if config.graphs == "on" and problems:
         raise InvalidConfig(f"graphs is 'on', but {'; '.join(problems)}: ask for 'auto'")
     is_on = config.graphs != "off" and not problems
@@ -51,8 +58,6 @@ def _problems(config: EngineConfig, model: ModelConfig, device: EngineDevice) ->
         problems.append("kernels are interpreted here, not launched")
     if model.windows is not None:
         problems.append("layers with windows have page tables of their own")
-    if model.moe is not None:
-        problems.append("the processor reads how many tokens an expert has")
     if config.kernels.get("rotary_insert") == ENGINE:
         problems.append("the engine's rotation stores every row, and a graph has idle ones")
     if config.layout:

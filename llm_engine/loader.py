@@ -10,14 +10,17 @@ from llm_engine.config import EngineConfig
 from llm_engine.decisions import EngineDecisions, decide
 from llm_engine.device import EngineDevice
 from llm_engine.errors import UnsupportedModel
+from llm_engine.layers.form_choice import FormQuestion, choose_forms
+from llm_engine.layers.kept_forms import PLAIN, KeptForms
 from llm_engine.layers.weight_form import choose_weights
 from llm_engine.model_config import GPT_OSS, ModelConfig
 from llm_engine.models.base import CausalModel
-from llm_engine.models.parameters import Parameters, WeightFacts
+from llm_engine.models.parameters import Parameters
 from llm_engine.models.registry import model_class
 from llm_engine.tokenizer import Tokenizer
 from llm_engine.types import ModelCard
 from llm_engine.weights.checkpoint import Checkpoint, PlacedCheckpoint, UnpackedCheckpoint
+from llm_engine.weights.facts import WeightFacts
 from llm_engine.weights.footprint import tensor_bytes
 from llm_engine.weights.resolve import ModelSource, resolve
 from llm_engine.weights.safetensors import SafetensorsCheckpoint
@@ -97,14 +100,18 @@ def foresee(config: EngineConfig, device: EngineDevice | None = None) -> Foresee
     shape = ModelConfig.from_mapping(checkpoint.config)
     parameters = Parameters.of(shape)
     parameters.check(checkpoint)
-    facts = parameters.facts(checkpoint, dtype)
-    is_packed, _ = choose_weights(config, shape, device, is_quantised=facts.is_quantised)
+    facts = parameters.facts(checkpoint, dtype, device.place)
+    forms = choose_forms(FormQuestion.of_engine(config, shape, dtype, device, facts))
+    is_packed, _ = choose_weights(
+        config, shape, device, is_quantised=facts.is_quantised, forms=forms, facts=facts
+    )
     decisions = decide(
         config,
         shape,
         dtype,
         is_quantised=facts.is_quantised,
-        weight_bytes=facts.packed_bytes if is_packed else facts.unpacked_bytes,
+        facts=facts,
+        weight_bytes=facts.packed_bytes if is_packed else forms.weight_bytes(facts),
         device=device,
     )
     return ForeseenModel(source, checkpoint, shape, facts, dtype, device, decisions)
@@ -123,11 +130,11 @@ def load_model(config: EngineConfig, device: EngineDevice | None = None) -> Load
     dtype, checkpoint = found.dtype, found.checkpoint
     if found.decisions.ops.is_native:
         dtype = torch.float32  # of what lies between the packed products
-    else:
+    elif found.device.is_cpu:
         checkpoint = UnpackedCheckpoint(checkpoint)
-        if not found.device.is_cpu:
-            checkpoint = PlacedCheckpoint(checkpoint, found.device.place)
-    model = load_weights(checkpoint, dtype)
+    else:
+        checkpoint = PlacedCheckpoint(checkpoint, found.device.place)
+    model = load_weights(checkpoint, dtype, found.decisions.ops.forms)
     adapters = AdapterSet.load(config.adapters, shape, dtype).to(found.device.place)
     tokenizer, eos_token_ids = load_tokenizer(source, checkpoint.eos_token_ids)
     return LoadedModel(
@@ -166,7 +173,9 @@ def open_checkpoint(source: ModelSource) -> Checkpoint:
     return checkpoint
 
 
-def load_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> CausalModel:
+def load_weights(
+    checkpoint: Checkpoint, dtype: torch.dtype, forms: KeptForms = PLAIN
+) -> CausalModel:
     """Check what the headers say, read every tensor once, then close the files.
 
     Raises: UnsupportedModel if tensors are missing, have another shape than the config says, or
@@ -174,16 +183,18 @@ def load_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> CausalModel:
     """
     config = ModelConfig.from_mapping(checkpoint.config)
     Parameters.of(config).check(checkpoint)
-    return read_tensors(config, checkpoint, dtype)
+    return read_tensors(config, checkpoint, dtype, forms)
 
 
-def read_tensors(config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> CausalModel:
+def read_tensors(
+    config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype, forms: KeptForms = PLAIN
+) -> CausalModel:
     """The model of checked tensors; the files are closed.
 
     Raises: UnsupportedModel if tensors are left over and would be ignored.
     """
     with torch.inference_mode():
-        model = model_class(config.architecture).load(config, checkpoint, dtype)
+        model = model_class(config.architecture).load(config, checkpoint, dtype, forms)
     left_over = [name for name in checkpoint.untaken() if not _is_redundant(name, config)]
     checkpoint.close()
     if left_over:

@@ -21,6 +21,10 @@ from llm_engine.structured.vocabulary import Vocabulary
 from llm_engine.tokenizer import Tokenizer
 from llm_engine.types import ChatMessage, GenerationRequest
 
+# A text of more characters than this a token of the context is looked at before it is tokenised,
+# which takes about a second a megabyte; one that fits has about four.
+_LONG_TEXT_CHARS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
@@ -89,7 +93,11 @@ class Preparer:
     def decisions(self) -> tuple[Decision, ...]:
         """What binds answers, and in which form calls and reasoning are written."""
         family = None if self._chat is None else self._chat.family
-        return grammar_decision(self._timeout_s), chat_decision(family)
+        return (
+            grammar_decision(self._timeout_s),
+            chat_decision(family),
+            *self._tokenizer.decisions(),
+        )
 
     def warm_up(self) -> None:
         """Build what the first bound request would wait for, some tenths of a second."""
@@ -112,6 +120,7 @@ class Preparer:
                     param=name,
                 )
         if request.prompt_text is not None:
+            self._check_length(request.prompt_text, "prompt")
             prompt_ids = tuple(self._tokenizer.encode(request.prompt_text))
             if not prompt_ids:
                 raise InvalidRequest("prompt is empty: give at least one token", param="prompt")
@@ -132,7 +141,16 @@ class Preparer:
             options=request.template_options,
             continues_last=request.continue_final_message,
         )
-        return tuple(self._tokenizer.encode_text(text))
+        self._check_length(text, "messages")
+        return tuple(self._tokenizer.encode_text(text, salt=request.cache_salt))
+
+    def _check_length(self, text: str, param: str) -> None:
+        """Refuse a text that is far too long without tokenising it."""
+        if len(text) < _LONG_TEXT_CHARS * self._max_model_len:
+            return
+        num_tokens = self._tokenizer.at_least(text)
+        if num_tokens >= self._max_model_len:
+            raise ContextLengthExceeded(num_tokens, self._max_model_len, param, is_exact=False)
 
     def _answer_format(self, request: GenerationRequest) -> AnswerFormat:
         grammar = None

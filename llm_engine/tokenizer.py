@@ -7,6 +7,9 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from kernels.ledger import Decision
+from llm_engine.token_bound import TokenBound, bound_decision, why_unbounded
+from llm_engine.token_segments import SegmentCache, segment_decision, segment_rule
 from llm_engine.weights.gguf_tokenizer import byte_level_alphabet, read_gguf
 from llm_engine.weights.resolve import ModelSource
 from llm_engine.weights.tokenizer_parts import TokenizerParts, read_folder
@@ -24,6 +27,9 @@ class Tokenizer:
         self._parts = parts
         self._backend = parts.backend
         self._byte_of = byte_level_alphabet()
+        self._rule = segment_rule(parts.backend)
+        self._segments = SegmentCache(self._encode_text)
+        self._unbounded = why_unbounded(parts.backend)
         self._added: Mapping[int, str] = {
             token_id: token.content
             for token_id, token in self._backend.get_added_tokens_decoder().items()
@@ -67,9 +73,22 @@ class Tokenizer:
         """Tokens of a text, with the model's usual special tokens around it."""
         return self._encode(text, add_special_tokens=True)
 
-    def encode_text(self, text: str) -> list[int]:
-        """Tokens of a text as it stands; special tokens written in it are recognised."""
-        return self._encode(text, add_special_tokens=False)
+    def encode_text(self, text: str, *, salt: str = "") -> list[int]:
+        """Tokens of a text as it stands; special tokens written in it are recognised.
+
+        What stands between special tokens is kept for the next text of the same `salt`.
+        """
+        if isinstance(self._rule, str):
+            return self._encode_text(text)
+        return self._segments.tokens(self._rule.parts(text), salt)
+
+    def at_least(self, text: str) -> int:
+        """Tokens that a text surely has, told in milliseconds a megabyte; 0 where it cannot be."""
+        return 0 if self._bound is None else self._bound.at_least(text)
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """Whether parts of texts are kept, and how long ones are measured, for the ledger."""
+        return segment_decision(self._rule), bound_decision(self._unbounded)
 
     def decode(self, token_ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Text of tokens; U+FFFD for bytes that form no character.
@@ -96,6 +115,13 @@ class Tokenizer:
         return list(
             self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
         )
+
+    def _encode_text(self, text: str) -> list[int]:
+        return self._encode(text, add_special_tokens=False)
+
+    @cached_property
+    def _bound(self) -> TokenBound | None:
+        return TokenBound.of(self._backend) if self._unbounded is None else None
 
     @cached_property
     def _is_byte_level(self) -> bool:

@@ -165,7 +165,7 @@ class Choice:
         return self.matcher.is_finished
 
     def _end(self, piece: Piece, reason: FinishReason) -> tuple[Piece, FinishReason]:
-        piece.extend(self._text.finish())
+        piece.extend(self._text.finish(is_cut=reason == "length"))
         is_stopped = reason == "stop" or piece.is_stopped
         return piece, self._stop_reason if is_stopped else reason
 

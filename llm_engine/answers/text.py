@@ -65,11 +65,14 @@ class AnswerText:
             self._count(parsed)
         return self._piece(parsed, may_stop=may_stop)
 
-    def finish(self) -> Piece:
-        """Everything held back, once it is known that no token follows."""
+    def finish(self, *, is_cut: bool = False) -> Piece:
+        """Everything held back, once it is known that no token follows.
+
+        `is_cut` when the answer's length ended it: a call that had begun then leaves no markup.
+        """
         piece = self._piece(self._parsed(self._detokenizer.flush()), may_stop=True)
         if self._parser is not None and not piece.is_stopped:
-            piece.extend(self._piece(self._parser.flush(), may_stop=True))
+            piece.extend(self._piece(self._parser.flush(is_cut=is_cut), may_stop=True))
         if not piece.is_stopped:
             piece.content += self._stops.flush()
         if self._was_reasoning:

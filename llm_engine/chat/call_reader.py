@@ -12,6 +12,7 @@ from llm_engine.chat.json_span import JsonSpan
 from llm_engine.types import Tool
 
 _LOG = logging.getLogger(__name__)
+_NAME_BEGUN = regex.compile(r'"name"\s*:\s*"([^"\\]+)$')
 Status = Literal["more", "wait", "done", "rejected"]
 
 
@@ -36,13 +37,21 @@ class CallReader(Protocol):
         """Look at the text held; `is_last` when none will follow."""
         ...
 
+    def cut(self, text: str) -> Read:
+        """What the text held adds, where an answer that was cut short ends with it.
+
+        Arguments as far as they came, and a name that is whole; the rest is markup.
+        """
+        ...
+
 
 class JsonCallReader:
     """Head, arguments, tail; then, inside a section, the next call or the end."""
 
-    def __init__(self, form: CallFormat, tools: Sequence[Tool]) -> None:
-        """Stand behind the opener."""
+    def __init__(self, form: CallFormat, tools: Sequence[Tool], *, is_bare: bool = False) -> None:
+        """Stand behind the opener; `is_bare` where there was none."""
         self._form = form
+        self._is_bare = is_bare
         self._names = frozenset(tool.name for tool in tools)
         self._span = JsonSpan()
         self._phase = self._head
@@ -50,6 +59,22 @@ class JsonCallReader:
     def read(self, text: str, *, is_last: bool) -> Read:
         """Look at the text held; `is_last` when none will follow."""
         return self._phase(text, is_last)
+
+    def cut(self, text: str) -> Read:
+        """What the text held adds, where an answer that was cut short ends with it."""
+        if self._phase not in (self._head, self._between):
+            return Read("done", len(text))
+        name = whole_name(self._form, text)
+        if name in self._names:
+            return Read("done", len(text), name=name)
+        # At the beginning of an answer without an opener it may as well be any JSON.
+        may_be_json = self._is_bare and self._phase == self._head
+        is_call = not may_be_json or (name is None and self._names_one(text))
+        return Read("done", len(text)) if is_call else Read("rejected")
+
+    def _names_one(self, text: str) -> bool:
+        found = _NAME_BEGUN.search(text)
+        return found is not None and any(name.startswith(found[1]) for name in self._names)
 
     def _head(self, text: str, is_last: bool) -> Read:
         found = self._form.head.match(text, partial=True)
@@ -93,3 +118,9 @@ class JsonCallReader:
             return self._begin(head)
         is_open = (end is not None) or (head is not None and head.partial)
         return Read("wait") if is_open and not is_last else Read("done")
+
+
+def whole_name(form: CallFormat, text: str) -> str | None:
+    """The function's name in the head of a call that is cut short, once it cannot go on."""
+    found = form.head.match(text, partial=True)
+    return None if found is None else found["name"]

@@ -7,7 +7,6 @@ from typing import Literal
 
 from llm_engine.chat.call_deltas import joined, new_call_id
 from llm_engine.chat.channels import ChannelMarkers, ChannelStart
-from llm_engine.chat.held import num_held
 from llm_engine.chat.parser import ParsedText
 from llm_engine.chat.state_parser import StateParser
 from llm_engine.types import Tool
@@ -38,7 +37,8 @@ class ChannelParser(StateParser):
 
     The analysis channel is reasoning, a message to a tool on offer is a call, all else is content;
     one line break stands between what two messages add to the same. Text outside of messages is
-    content. A header that the answer's end cuts short is dropped.
+    content. A header that the answer's end cuts short is dropped, and so is a marker that its
+    length cuts short.
     """
 
     def __init__(self, form: ChannelOutput, new_id: Callable[[], str] = new_call_id) -> None:
@@ -51,10 +51,13 @@ class ChannelParser(StateParser):
         self._is_fresh = True  # nothing of this message was handed on yet
         self._has_text: dict[_Target, bool] = {"reasoning": False, "content": False}
 
-    def flush(self) -> ParsedText:
+    def flush(self, *, is_cut: bool = False) -> ParsedText:
         """Everything held back, once it is known that nothing follows."""
-        parsed = super().flush()
+        parsed = super().flush(is_cut=is_cut)
         if self._step != self._message:
+            return parsed
+        if is_cut:
+            self._step = self._between  # arguments end where they are
             return parsed
         self._end_message()
         closing = self._run(is_last=True)
@@ -117,9 +120,9 @@ class ChannelParser(StateParser):
             self._held = self._held[at + (len(marker) if marker in ends else 0) :]
             self._end_message()
             return True
-        cut = len(self._held) - (0 if is_last else num_held(self._held, (*ends, *begins)))
-        self._emit(self._held[:cut])
-        self._held = self._held[cut:]
+        shown = self._held[: len(self._held) - self._num_pending((*ends, *begins), is_last)]
+        self._emit(shown)
+        self._held = "" if is_last else self._held[len(shown) :]
         return False
 
     def _end_message(self) -> None:

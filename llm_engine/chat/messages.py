@@ -69,8 +69,8 @@ def arguments_of(call: ToolCall, where: str) -> Mapping[str, Any]:
         parsed = None
     if not isinstance(parsed, dict):
         raise InvalidRequest(
-            f"{where}.function.arguments is no JSON object: send what the model wrote, or leave "
-            "the call out",
+            f"{where}.function.arguments is no JSON object, as of an answer that its length cut "
+            "short: leave that call out",
             param="messages",
         )
     return cast(dict[str, Any], parsed)

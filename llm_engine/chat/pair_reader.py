@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import regex
 
-from llm_engine.chat.call_reader import Read
+from llm_engine.chat.call_reader import Read, whole_name
 from llm_engine.chat.formats import CallFormat
 from llm_engine.chat.held import num_held
 from llm_engine.types import Tool
@@ -17,6 +17,7 @@ _KEYS = {
     "xml": regex.compile(r"\s*<parameter=(?P<key>[^>\n]+)>"),
     "pairs": regex.compile(r"\s*<arg_key>(?P<key>[^<]*)</arg_key>\s*<arg_value>"),
 }
+_JSON_BEGINS = tuple('[{"-0123456789tfn')
 _CLOSE = {"xml": "</parameter>", "pairs": "</arg_value>"}
 
 
@@ -43,6 +44,17 @@ class PairCallReader:
     def read(self, text: str, *, is_last: bool) -> Read:
         """Look at the text held; `is_last` when none will follow."""
         return self._phase(text, is_last)
+
+    def cut(self, text: str) -> Read:
+        """What the text held adds, where an answer that was cut short ends with it."""
+        name = whole_name(self._form, text) if self._phase == self._head else None
+        if name is not None and name in self._tools:
+            return Read("done", len(text), name=name)
+        is_json = self._phase == self._value and not self._is_string and text[:1] in _JSON_BEGINS
+        return Read("done", len(text), arguments=self._without_close(text) if is_json else "")
+
+    def _without_close(self, text: str) -> str:
+        return text[: len(text) - num_held(text, (self._close, f"\n{self._close}"))]
 
     def _head(self, text: str, is_last: bool) -> Read:
         found = self._form.head.match(text, partial=True)
@@ -90,9 +102,8 @@ class PairCallReader:
             return Read("done", len(text), arguments=_escaped(text) if self._is_string else text)
         if not self._is_string:
             return Read("wait")
-        num_kept = num_held(text, (self._close, f"\n{self._close}"))
-        num_used = len(text) - num_kept
-        return Read("wait", num_used, arguments=_escaped(text[:num_used]))
+        shown = self._without_close(text)
+        return Read("wait", len(shown), arguments=_escaped(shown))
 
     def _whole(self, value: str) -> str:
         if self._is_string:

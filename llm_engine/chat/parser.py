@@ -19,7 +19,8 @@ class OutputParser(Protocol):
     """Splits one choice's text as it grows.
 
     Invariants: the parts joined depend on the text only, never on how it was cut into pieces;
-    no more is held back than could still become a marker; nothing but markers is lost.
+    no more is held back than could still become a marker; nothing but markers is lost. Of an
+    answer that was cut short, a marker or call that had begun is no content either.
     """
 
     @property
@@ -36,6 +37,9 @@ class OutputParser(Protocol):
         """Take the next piece of decoded text."""
         ...
 
-    def flush(self) -> ParsedText:
-        """Everything held back, once it is known that nothing follows."""
+    def flush(self, *, is_cut: bool = False) -> ParsedText:
+        """Everything held back, once it is known that nothing follows.
+
+        `is_cut` when the answer's length ended it, and not the model.
+        """
         ...

@@ -1,9 +1,10 @@
 """What the output parsers share: a state, the text held back in it, and what was found."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from llm_engine.chat.call_deltas import joined
+from llm_engine.chat.held import num_held, num_surely_begun
 from llm_engine.chat.parser import ParsedText
 from llm_engine.types import ToolCallDelta
 
@@ -34,6 +35,7 @@ class StateParser:
         self._held = ""
         self._found = Found()
         self._num_calls = 0
+        self._is_cut = False
 
     @property
     def needs_special_tokens(self) -> bool:
@@ -50,8 +52,9 @@ class StateParser:
         self._held += text
         return self._run(is_last=False)
 
-    def flush(self) -> ParsedText:
-        """Everything held back, once it is known that nothing follows."""
+    def flush(self, *, is_cut: bool = False) -> ParsedText:
+        """Everything held back; of an answer that was cut, nothing of a marker or call begun."""
+        self._is_cut = is_cut
         return self._run(is_last=True)
 
     def _run(self, *, is_last: bool) -> ParsedText:
@@ -59,6 +62,12 @@ class StateParser:
             pass
         found, self._found = self._found, Found()
         return ParsedText("".join(found.content), "".join(found.reasoning), joined(found.calls))
+
+    def _num_pending(self, markers: Sequence[str], is_last: bool) -> int:
+        """How many characters at the end belong to a marker, for all that is known."""
+        if not is_last:
+            return num_held(self._held, markers)
+        return num_surely_begun(self._held, markers) if self._is_cut else 0
 
     def _begin_call(self, name: str, arguments: str = "") -> None:
         self._found.calls.append(ToolCallDelta(self._num_calls, self._new_id(), name, arguments))

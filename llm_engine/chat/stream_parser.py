@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from llm_engine.chat.call_deltas import new_call_id, salvaged
-from llm_engine.chat.call_reader import CallReader, JsonCallReader
+from llm_engine.chat.call_reader import CallReader, JsonCallReader, Read
 from llm_engine.chat.families import ReasoningMarkers
 from llm_engine.chat.formats import CallFormat
 from llm_engine.chat.held import num_held
@@ -15,6 +15,8 @@ from llm_engine.chat.state_parser import StateParser
 from llm_engine.types import Tool
 
 _LOG = logging.getLogger(__name__)
+# What a call may begin with, behind its opener.
+_BEGINNINGS = ("{", "[", "<")
 ReasoningStart = Literal["open", "possible", "off"]
 
 
@@ -42,7 +44,8 @@ class StreamParser(StateParser):
     """An `OutputParser` over one output format.
 
     White space around reasoning and between calls belongs to the markers. A call that cannot be
-    read is delivered as content, and logged.
+    read is delivered as content, and logged. Of a call that the answer's length cuts short, what
+    came of its arguments is delivered, and the name alone where that is whole.
     """
 
     def __init__(self, form: OutputFormat, new_id: Callable[[], str] = new_call_id) -> None:
@@ -68,6 +71,9 @@ class StreamParser(StateParser):
             self._held = text[len(marker) :]
             self._step = self._reasoning
         elif is_last or not marker.startswith(text):
+            if is_last:
+                num_chars = self._num_pending((marker,), is_last)
+                self._held = self._held[: len(self._held) - num_chars]
             self._step = self._content
         else:
             return False
@@ -86,11 +92,12 @@ class StreamParser(StateParser):
             self._is_leading = self._drops_space = True
             self._step = self._content
             return True
-        cut = len(self._held)
-        if not is_last:
-            cut = len(self._held[: cut - num_held(self._held, (marker,))].rstrip())
-        self._found.reasoning.append(self._held[:cut])
-        self._held = self._held[cut:]
+        num_pending = self._num_pending((marker,), is_last)
+        shown = self._held[: len(self._held) - num_pending]
+        if num_pending or not is_last:
+            shown = shown.rstrip()
+        self._found.reasoning.append(shown)
+        self._held = "" if is_last else self._held[len(shown) :]
         return False
 
     def _content(self, is_last: bool) -> bool:
@@ -105,9 +112,9 @@ class StreamParser(StateParser):
             self._held = self._held[at + len(opener) :]
             self._open(opener)
             return True
-        cut = len(self._held) - (0 if is_last else num_held(self._held, openers))
-        self._found.content.append(self._held[:cut])
-        self._held = self._held[cut:]
+        shown = self._held[: len(self._held) - self._num_pending(openers, is_last)]
+        self._found.content.append(shown)
+        self._held = "" if is_last else self._held[len(shown) :]
         return False
 
     def _leave_lead(self, is_last: bool) -> bool:
@@ -120,6 +127,8 @@ class StreamParser(StateParser):
                 return False
             is_dropped = self._drops_space or (not text and self._num_calls > 0)
             self._held = text if is_dropped else self._held
+            if self._is_cut and self._num_calls > 0:
+                self._held = ""  # behind a call, even one character of an opener begins the next
         elif any(text.startswith(opener) for opener in openers):
             self._held = text
         elif form is not None and form.leads and self._is_first and text[0] == "{":
@@ -134,25 +143,34 @@ class StreamParser(StateParser):
 
     def _open(self, opener: str) -> None:
         assert self._form.calls is not None
-        make = JsonCallReader if self._form.calls.style == "json" else PairCallReader
-        self._reader = make(self._form.calls, self._form.tools)
+        form, tools = self._form.calls, self._form.tools
+        if form.style == "json":
+            self._reader = JsonCallReader(form, tools, is_bare=opener not in form.openers)
+        else:
+            self._reader = PairCallReader(form, tools)
         self._opener = opener
         self._is_first = False
         self._step = self._call
 
     def _call(self, is_last: bool) -> bool:
         assert self._reader is not None
-        read = self._reader.read(self._held, is_last=is_last)
+        read = self._reader.read(self._held, is_last=is_last and not self._is_cut)
+        if is_last and self._is_cut and read.status == "wait":
+            self._take(read)
+            read = self._reader.cut(self._held)
         if read.status == "rejected":
             return self._give_back(is_last)
+        self._take(read)
+        if read.status == "done":
+            self._leave_call()
+        return read.status in ("more", "done")
+
+    def _take(self, read: Read) -> None:
         if read.name is not None:
             self._begin_call(read.name)
         if read.arguments:
             self._extend_call(read.arguments)
         self._held = self._held[read.num_used :]
-        if read.status == "done":
-            self._leave_call()
-        return read.status in ("more", "done")
 
     def _leave_call(self) -> None:
         self._reader = None
@@ -166,6 +184,8 @@ class StreamParser(StateParser):
         end = -1 if close is None else self._held.find(close)
         if end < 0 and close is not None and not is_last:
             return False
+        if end < 0 and close is not None and self._is_cut:
+            return self._give_back_cut(close)
         inner = self._held[:end] if end >= 0 else ""
         call = salvaged(inner, self._form.tools) if end >= 0 else None
         if call is not None:
@@ -173,11 +193,28 @@ class StreamParser(StateParser):
             self._held = self._held[end + len(close or "") :]
             self._leave_call()
             return True
+        self._show(len(inner) + len(close or "") if end >= 0 else 0)
+        return True
+
+    def _give_back_cut(self, close: str) -> bool:
+        """The same for an answer that was cut short before the call's end."""
+        inner = self._held[: len(self._held) - num_held(self._held, (close,))]
+        call = salvaged(inner, self._form.tools)
+        if call is None and inner.lstrip()[:1] not in _BEGINNINGS:
+            self._show(len(self._held))
+            return True
+        if call is not None:
+            self._begin_call(*call)
+        else:
+            _LOG.warning("a call that was cut short cannot be read: nothing of it is delivered")
+        self._held = ""
+        self._leave_call()
+        return True
+
+    def _show(self, num_chars: int) -> None:
         _LOG.warning("what the model wrote is no call of a tool on offer: delivered as content")
-        cut = len(inner) + len(close or "") if end >= 0 else 0
-        self._found.content.append(self._opener + self._held[:cut])
-        self._held = self._held[cut:]
+        self._found.content.append(self._opener + self._held[:num_chars])
+        self._held = self._held[num_chars:]
         self._reader = None
         self._is_leading = False
         self._step = self._content
-        return True

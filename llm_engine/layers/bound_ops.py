@@ -23,6 +23,13 @@ from llm_engine.layers.blocks import (
 )
 from llm_engine.layers.embedding import Embedding
 from llm_engine.layers.experts import MoeBlock, apply_experts
+from llm_engine.layers.form_choice import (
+    RANKS_BLOCKS_REASON,
+    RANKS_EXPERTS_REASON,
+    FormQuestion,
+    choose_forms,
+)
+from llm_engine.layers.kept_forms import PLAIN, KeptForms
 from llm_engine.layers.linear import Linear
 from llm_engine.layers.native import NativeBlocks, normed_product
 from llm_engine.layers.op_choice import (
@@ -61,9 +68,9 @@ class BoundOps:
     layout have none: blocks, native or composed, attend in the layout of the native kernels.
 
     A call goes straight to the implementation: signatures are those of `kernels.ops`, without
-    checks and without `impl`. Two decisions bind no function here: `gemm`, which `layers.linear`
-    hands to the vendor's library, and `sampler`, which is `llm_engine.sampler`. `over_rows` applies
-    the maps that torch computes.
+    checks and without `impl`. `forms` are those that a model's weights must have. Two decisions
+    bind no function here: `gemm`, which `layers.linear` hands to the vendor's library, and
+    `sampler`, which is `llm_engine.sampler`. `over_rows` applies the maps that torch computes.
     """
 
     rms_norm: Op
@@ -80,6 +87,7 @@ class BoundOps:
     moe_router: Op | None = None
     native_stack: Callable[[Sequence[DecoderLayer], torch.Tensor, Step], torch.Tensor] | None = None
     over_rows: OverRows = at_once
+    forms: KeptForms = PLAIN
 
     def embed(self, embedding: Embedding, token_ids_N: torch.Tensor) -> torch.Tensor:
         """The rows of the embedding. Shapes: ids (N,); result (N, C)."""
@@ -90,6 +98,10 @@ class BoundOps:
     ) -> torch.Tensor:
         """Shapes: x and result (N, C)."""
         routed = self.route(block, x_NC)
+        if block.grouped is not None:
+            assert self.forms.moe_gemm is not None, "the ops were bound for experts one by one"
+            assert step.adapters is None, "stacked experts take no update"
+            return x_NC + self.forms.moe_gemm(*routed, block.grouped)
         adapt = None if step.adapters is None else partial(step.adapters.update_expert, layer)
         return x_NC + apply_experts(
             block.experts, *routed, self.swiglu, over_rows=self.over_rows, adapt=adapt
@@ -131,7 +143,7 @@ class BoundOps:
         return tuple((d.what, d.chosen, str(d.tier)) for d in self.decisions)
 
 
-def bind_ops(
+def bind_ops(  # noqa: PLR0913 - what is chosen from, and for whom
     config: ModelConfig,
     dtype: torch.dtype,
     sizes: OpSizes,
@@ -141,16 +153,20 @@ def bind_ops(
     device: EngineDevice,
     is_native: bool = False,
     has_ranks: bool = False,
+    forms: KeptForms | None = None,
 ) -> BoundOps:
     """Choose each op for the model's shapes on a device, record why, and import what was chosen.
 
     `asked` names implementations by op; a request is met or refused, never replaced. With
-    `has_ranks` blocks are composed, since their sums are exchanged before they are added.
+    `has_ranks` blocks are composed, since their sums are exchanged before they are added. `forms`
+    are chosen here, for files of plain numbers, where None are given.
     Raises: InvalidConfig for an op that the engine does not run; ImplUnavailable.
     """
     cases = op_cases(config, DTYPE_NAMES[dtype], sizes)
+    forms = forms or _plain_forms(config, dtype, sizes, asked, device, has_ranks=has_ranks)
     unused = _OPS_OF_TORCH_CACHE if is_native else ()
-    known = (*(name for name in cases if name not in unused), *BLOCKS)
+    own = (decision.what for decision in forms.decisions)
+    known = (*(name for name in cases if name not in unused), *own, *BLOCKS)
     unknown = sorted(set(asked) - set(known))
     if unknown:
         raise InvalidConfig(
@@ -166,8 +182,9 @@ def bind_ops(
             decisions.append(ledger.record(decision))
         if name == "rotary_insert" and decision.chosen == ENGINE:
             functions[name] = turn_and_insert
-        elif name not in ("gemm", "moe_gemm", "sampler"):
+        elif name not in ("gemm", "sampler"):
             functions[name] = spec.find(decision.chosen).load()
+    decisions += [ledger.record(decision) for decision in forms.decisions]
     if config.gate.options:
         functions["swiglu"] = partial(functions["swiglu"], **config.gate.options)
     single_decode = None
@@ -196,6 +213,29 @@ def bind_ops(
         decisions=tuple(decisions),
         eps=config.rms_eps,
         native_stack=native.stack if native is not None and is_whole else None,
+        forms=forms,
+    )
+
+
+def _plain_forms(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    sizes: OpSizes,
+    asked: Mapping[str, str],
+    device: EngineDevice,
+    *,
+    has_ranks: bool,
+) -> KeptForms:
+    return choose_forms(
+        FormQuestion(
+            model=config,
+            dtype=dtype,
+            num_rows=sizes.num_seqs,
+            device=device,
+            asked=asked,
+            against=(RANKS_BLOCKS_REASON,) if has_ranks else (),
+            alone=(RANKS_EXPERTS_REASON,) if has_ranks else (),
+        )
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kernels.ops.moe_gemm.experts import ExpertWeights
 from kernels.ops.moe_router.routing import Routing
 from llm_engine.layers.linear import Linear
 from llm_engine.layers.tiles import OverRows, at_once
@@ -32,19 +33,21 @@ class Expert:
 class MoeBlock:
     """x + Σ_j weight_j · expert_j(norm(x)), over the experts that the router chooses.
 
-    Shapes: norm (C,); router C -> E.
+    Shapes: norm (C,); router C -> E. All experts are stacked in `grouped`, or each is in `experts`.
     """
 
     norm: torch.Tensor
     router: Linear
     experts: tuple[Expert, ...]
     routing: Routing
+    grouped: ExpertWeights | None = None
 
     @property
     def num_parameters(self) -> int:
         """Parameters of the block."""
         linears = [linear for expert in self.experts for linear in (expert.gate_up, expert.down)]
         total = self.norm.numel() + self.router.num_parameters
+        total += 0 if self.grouped is None else self.grouped.num_parameters
         return total + sum(linear.num_parameters for linear in linears)
 
 

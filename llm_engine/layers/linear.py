@@ -10,8 +10,11 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from kernels.native.library import pool
 from kernels.ops.packed_gemm.native import multiply
 from kernels.ops.packed_gemm.quantised import PackedMatrix, QuantisedMatrix
-from llm_engine.weights.checkpoint import BlockWeights, Checkpoint
+from llm_engine.layers.kept_forms import PLAIN, KeptForms
+from llm_engine.layers.scaled_matrix import ScaledMatrix
+from llm_engine.weights.checkpoint import BlockWeights, Checkpoint, ScaledWeights
 
+Stored = torch.Tensor | BlockWeights | ScaledWeights
 # The row count the packing is tuned for; other counts give the same results.
 _PACKED_FOR_ROWS = 8
 
@@ -22,7 +25,7 @@ class Linear:
 
     In bfloat16 on a CPU with oneDNN's bfloat16 kernels, W is kept in oneDNN's blocked layout:
     plain row-major weights are packed again at every call, which at few rows costs more than
-    the product itself.
+    the product itself. `packed` and `scaled` hold weights in forms of their files instead.
     """
 
     weight: torch.Tensor | None
@@ -30,6 +33,7 @@ class Linear:
     is_packed: bool
     num_parameters: int
     packed: PackedMatrix | None = None
+    scaled: ScaledMatrix | None = None
 
     @classmethod
     def build(
@@ -52,6 +56,11 @@ class Linear:
         packed = PackedMatrix(matrix, bias, threads)
         return cls(None, bias, False, num_parameters, packed)
 
+    @classmethod
+    def of_blocks(cls, matrix: ScaledMatrix) -> Self:
+        """Keep a weight in small floats as its file has it, for the product that reads those."""
+        return cls(None, None, False, matrix.num_parameters, scaled=matrix)
+
     @property
     def packed_matrix(self) -> PackedMatrix:
         """The quantised weight, which must be there."""
@@ -62,6 +71,8 @@ class Linear:
         """Apply the map."""
         if self.packed is not None:
             return multiply(x_NI, self.packed, pool(torch.get_num_threads()))
+        if self.scaled is not None:
+            return self.scaled(x_NI)
         assert self.weight is not None
         if self.is_packed:
             linear = cast(Any, torch.ops.mkldnn)._linear_pointwise.default
@@ -79,18 +90,17 @@ def can_pack(weight: torch.Tensor) -> bool:
     )
 
 
-def load_fused_linear(checkpoint: Checkpoint, names: Sequence[str], dtype: torch.dtype) -> Linear:
+def load_fused_linear(
+    checkpoint: Checkpoint, names: Sequence[str], dtype: torch.dtype, forms: KeptForms = PLAIN
+) -> Linear:
     """Take `<name>.weight` and, where there is one, `<name>.bias` of each name, stacked.
 
-    Weights that the checkpoint gives in quantised form stay in it.
+    Weights that the checkpoint gives in quantised form stay in it, and FP8 blocks where `forms`
+    has a product for them.
     Numerics: one rounding from the file's dtype to `dtype`.
     Raises: UnsupportedModel if a weight is missing.
     """
-    blocks = [checkpoint.take_packed(f"{name}.weight") for name in names]
-    weights = [
-        checkpoint.take(f"{name}.weight") if block is None else block
-        for name, block in zip(names, blocks, strict=True)
-    ]
+    weights = [_taken(checkpoint, f"{name}.weight", forms) for name in names]
     biases: list[torch.Tensor | None] = [
         checkpoint.take(f"{name}.bias").to(dtype) if checkpoint.has(f"{name}.bias") else None
         for name in names
@@ -106,9 +116,21 @@ def load_fused_linear(checkpoint: Checkpoint, names: Sequence[str], dtype: torch
     quantised = [weight for weight in weights if isinstance(weight, BlockWeights)]
     if len(quantised) == len(weights):
         return Linear.pack(stack_quantised(quantised), bias)
-    plain = [w.dequantised() if isinstance(w, BlockWeights) else w for w in weights]
+    scaled = [weight for weight in weights if isinstance(weight, ScaledWeights)]
+    if len(scaled) == len(weights) and forms.fp8_gemm is not None:
+        return Linear.of_blocks(ScaledMatrix.stack(scaled, bias, forms.fp8_gemm))
+    plain = [w if isinstance(w, torch.Tensor) else w.dequantised() for w in weights]
     stacked = _stack([weight.to(dtype) for weight in plain])
     return Linear.build(stacked, bias, keeps_rows=checkpoint.keeps_rows)
+
+
+def _taken(checkpoint: Checkpoint, name: str, forms: KeptForms) -> Stored:
+    """A matrix in the form that it keeps."""
+    packed = checkpoint.take_packed(name)
+    if packed is not None:
+        return packed
+    scaled = None if forms.fp8_gemm is None else checkpoint.take_scaled(name)
+    return checkpoint.take(name) if scaled is None else scaled
 
 
 def stack_quantised(parts: Sequence[BlockWeights]) -> QuantisedMatrix:
@@ -136,8 +158,10 @@ def _spread(x_NG: torch.Tensor, times: int) -> torch.Tensor:
     return x_NG if times == 1 else x_NG.repeat_interleave(times, dim=1)
 
 
-def _num_rows(weight: torch.Tensor | BlockWeights) -> int:
-    return (weight.quants_NK if isinstance(weight, BlockWeights) else weight).shape[0]
+def _num_rows(weight: Stored) -> int:
+    if isinstance(weight, torch.Tensor):
+        return weight.shape[0]
+    return weight.num_rows if isinstance(weight, ScaledWeights) else weight.quants_NK.shape[0]
 
 
 def _stack(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -35,11 +35,6 @@ DEVICE_SAMPLER_REASON = (
     "processor, by the same numbers"
 )
 HOST_SAMPLER_REASON = "asked for: all logits are copied to the processor, which draws"
-EXPERTS_REASON = (
-    "its experts lie in the layout of the other linear maps, packed where those are; measured on a "
-    "CPU without bfloat16 units, 8 of 32 experts of 2048 x 768 in float32, op against the "
-    "engine's: 16.2 and 16.3 ms for one token, 112 and 106 for 8"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +57,7 @@ def choose_op(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Dec
         raise ImplUnavailable(str(error.args[0])) from error
 
 
-def _own(op: Decision, reason: str, *, asked: str = AUTO) -> Decision:
+def own(op: Decision, reason: str, *, asked: str = AUTO) -> Decision:
     """The engine's own function in place of the op's choice, with what was measured."""
     return replace(
         op,
@@ -81,13 +76,13 @@ def decide_single_decode(decisions: Sequence[Decision], case: Case) -> Decision:
     """One sequence alone: the engine's own function does once a step what the op repeats."""
     (batched,) = [decision for decision in decisions if decision.what == "paged_decode"]
     alone = replace(case, sizes={**case.sizes, "B": 1})
-    return replace(_own(batched, SINGLE_REASON), where=WHERE_SINGLE, case=str(alone))
+    return replace(own(batched, SINGLE_REASON), where=WHERE_SINGLE, case=str(alone))
 
 
 def _rotary(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Decision:
     """On a CPU the engine's own function unless the op was asked for."""
     if asked == ENGINE or (asked == AUTO and device.is_cpu):
-        return _own(choose_op(spec, case, AUTO, device), ROTARY_REASON, asked=asked)
+        return own(choose_op(spec, case, AUTO, device), ROTARY_REASON, asked=asked)
     return choose_op(spec, case, asked, device)
 
 
@@ -108,37 +103,26 @@ def _sampler(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Deci
             f"{spec.name}: {asked!r} was asked for, but the engine draws with its own sampler: "
             f"a seed's tokens follow its one number a token. Ask for 'auto' or {ENGINE!r}."
         )
-    return _own(choose_op(spec, case, AUTO, device), SAMPLER_REASON, asked=asked)
+    return own(choose_op(spec, case, AUTO, device), SAMPLER_REASON, asked=asked)
 
 
 def _device_sampler(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Decision:
     """The op where the logits are, unless the engine's own, on the processor, was asked for."""
     if asked == ENGINE:
-        return _own(choose_op(spec, case, AUTO, device), HOST_SAMPLER_REASON, asked=asked)
+        return own(choose_op(spec, case, AUTO, device), HOST_SAMPLER_REASON, asked=asked)
     decision = choose_op(spec, case, asked, device)
     return replace(decision, reasons=(*decision.reasons, DEVICE_SAMPLER_REASON))
 
 
-def _experts(spec: OpSpec, case: Case, asked: str, device: EngineDevice) -> Decision:
-    """The engine's own grouping, whose experts lie in the layout of all other linear maps."""
-    if asked not in (AUTO, ENGINE):
-        raise ImplUnavailable(
-            f"{spec.name}: {asked!r} was asked for, but the engine's experts lie in the layout of "
-            f"its linear maps, which no other reads. Ask for 'auto' or {ENGINE!r}."
-        )
-    return _own(choose_op(spec, case, AUTO, device), EXPERTS_REASON, asked=asked)
-
-
 DECIDE: Mapping[str, Callable[[OpSpec, Case, str, EngineDevice], Decision]] = {
     "gemm": _gemm,
-    "moe_gemm": _experts,
     "rotary_insert": _rotary,
     "sampler": _sampler,
 }
 
 
 def op_cases(config: ModelConfig, dtype: str, sizes: OpSizes) -> dict[str, Case]:
-    """What the engine asks of each op, at its largest step."""
+    """What the engine asks of each op, at its largest step; `form_choice` asks for the others."""
     heads = {"H": config.num_heads, "K": config.num_kv_heads, "D": config.head_dim}
     tokens, page = {"T": sizes.chunk_tokens}, {"page": sizes.page_size}
     paged = {"S": sizes.context} | heads | page
@@ -157,9 +141,7 @@ def op_cases(config: ModelConfig, dtype: str, sizes: OpSizes) -> dict[str, Case]
     }
     if config.moe is not None:
         routed = tokens | {"E": config.moe.num_experts, "k": config.moe.num_experts_per_token}
-        inner = {"D": config.hidden_size, "I": config.moe.intermediate_size}
         asked["moe_router"] = (routed | {"G": 1}, {"score": "softmax"})
-        asked["moe_gemm"] = (routed | inner, {"weights": "bf16"})
     return {
         name: Case(dtype="fp32" if name == "sampler" else dtype, sizes=numbers, options=options)
         for name, (numbers, options) in asked.items()

@@ -8,11 +8,14 @@ from kernels.spec import Case, Tier
 from llm_engine.config import EngineConfig
 from llm_engine.device import EngineDevice
 from llm_engine.errors import InvalidConfig
+from llm_engine.layers.kept_forms import PLAIN, KeptForms
 from llm_engine.model_config import ModelConfig
+from llm_engine.weights.facts import WeightFacts
 
-PACKED, UNPACKED = "packed", "unpacked"
+PACKED, UNPACKED, AS_STORED = "packed", "unpacked", "as stored"
 WHERE = "llm engine, all linear maps"
 NATIVE = "native"
+_MIB = 1 << 20
 PACKED_REASON = (
     "the file's own precision is a fifth of float32's memory, and integers multiply faster than "
     "floats: on 2 cores with AVX2, SmolLM2-135M in 4 bits decodes several times faster than "
@@ -21,13 +24,22 @@ PACKED_REASON = (
 
 
 def choose_weights(
-    config: EngineConfig, model: ModelConfig, device: EngineDevice, *, is_quantised: bool
+    config: EngineConfig,
+    model: ModelConfig,
+    device: EngineDevice,
+    *,
+    is_quantised: bool,
+    forms: KeptForms = PLAIN,
+    facts: WeightFacts | None = None,
 ) -> tuple[bool, Decision]:
-    """Whether weights stay packed, and the decision that says why.
+    """Whether weights stay packed for the native kernels, and the decision that says why.
 
-    An explicit dtype means that precision for all weights: they are unpacked then.
+    An explicit dtype means that precision for all weights: they are unpacked then. `forms` are
+    those in which products other than the native ones read them.
     Raises: InvalidConfig where packed weights are asked for and cannot be had.
     """
+    if forms.kept:
+        return False, _as_stored(config, device, forms, facts)
     blocks = _blocks(config, model, device)
     problems: list[str] = []
     if not is_quantised:
@@ -54,9 +66,32 @@ def choose_weights(
         return False, _decision(config, UNPACKED, Tier.VENDOR, reasons=("asked for",))
     if problems:
         rejected = (Rejection(candidate=PACKED, reasons=tuple(problems)),)
-        return False, _decision(config, UNPACKED, Tier.VENDOR, rejected=rejected)
+        reasons = _cost(device, facts) if is_quantised else ()
+        return False, _decision(config, UNPACKED, Tier.VENDOR, reasons=reasons, rejected=rejected)
     reasons = (PACKED_REASON, f"products of integers through {instructions()}")
     return True, _decision(config, PACKED, Tier.FUSED, reasons=reasons, evidence=blocks[0].evidence)
+
+
+def _as_stored(
+    config: EngineConfig, device: EngineDevice, forms: KeptForms, facts: WeightFacts | None
+) -> Decision:
+    sizes = ()
+    if facts is not None:
+        held, unpacked = forms.weight_bytes(facts) / _MIB, facts.unpacked_bytes / _MIB
+        sizes = (f"all weights take {held:.0f} MiB, and would take {unpacked:.0f} MiB unpacked",)
+    reasons = (f"{' and '.join(forms.kept)} stay so", *sizes)
+    return _decision(config, AS_STORED, Tier.FUSED, reasons=reasons, evidence=device.evidence)
+
+
+def _cost(device: EngineDevice, facts: WeightFacts | None) -> tuple[str, ...]:
+    """What it costs that no product of a device reads integers with scales."""
+    if device.is_cpu or facts is None:
+        return ()
+    held, unpacked = facts.packed_bytes / _MIB, facts.unpacked_bytes / _MIB
+    return (
+        f"no product reads integers with scales on a device: weights take {unpacked:.0f} MiB there "
+        f"that would take {held:.0f} MiB packed, and each step reads as many more",
+    )
 
 
 def block_cases(

@@ -44,15 +44,22 @@ class ChunkChoice:
 
 
 def choose_chunk(
-    model: ModelConfig, *, asked: int | None, form: str, item_bytes: int, available_bytes: int
+    model: ModelConfig,
+    *,
+    asked: int | None,
+    form: str,
+    item_bytes: int,
+    available_bytes: int,
+    operations_per_byte: float | None = None,
 ) -> ChunkChoice:
     """The chunk asked for, else the smallest that hides the weights' reading, as memory allows.
 
     `form` is what is multiplied: packed, bf16 or fp32; `item_bytes` those of an activation.
+    `operations_per_byte` is what a device does while it reads a byte, None for a CPU's own rates.
     """
     if asked is not None:
         return ChunkChoice(asked, ("asked for; the step's workspace is sized for it",))
-    wanted = hiding_tokens(form)
+    wanted = hiding_tokens(form, operations_per_byte)
     budget = int(available_bytes * WORKSPACE_SHARE)
     tokens = wanted
     while tokens > LEAST_TOKENS and step_bytes(model, tokens, item_bytes) > budget:
@@ -68,12 +75,11 @@ def choose_chunk(
     )
 
 
-def hiding_tokens(form: str) -> int:
+def hiding_tokens(form: str, operations_per_byte: float | None = None) -> int:
     """The smallest chunk at which reading takes no more than its share of a step."""
     found = _FORMS[form]
-    return _whole(
-        found.operations_per_byte * found.bytes_per_weight / _TIMES_A_WEIGHT / READING_SHARE
-    )
+    rate = operations_per_byte or found.operations_per_byte
+    return _whole(rate * found.bytes_per_weight / _TIMES_A_WEIGHT / READING_SHARE)
 
 
 def _whole(tokens: float) -> int:

@@ -56,8 +56,12 @@ def step_bytes(model: ModelConfig, num_tokens: int, item_bytes: int) -> int:
     """The tensors that are alive at a layer's widest point, for a step of `num_tokens`.
 
     Residual and normed input (2 C), the fused heads and their turned copies (2 (H + 2 K) D), or
-    gate, up and their product (3 I), whichever is more; float32 copies inside norms (C).
+    gate, up and their product (3 I), whichever is more; float32 copies inside norms (C). Experts
+    have their inner channels (I of one) and a row (C) for each of a token's k choices.
     """
     heads = 2 * (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
     widest = max(heads, 3 * model.intermediate_size)
+    if model.moe is not None:
+        choice = model.moe.intermediate_size + model.hidden_size
+        widest = max(widest, model.moe.num_experts_per_token * choice)
     return num_tokens * (item_bytes * (2 * model.hidden_size + widest) + 4 * model.hidden_size)

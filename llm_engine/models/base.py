@@ -6,6 +6,7 @@ from typing import Protocol, Self
 
 import torch
 
+from llm_engine.layers.kept_forms import PLAIN, KeptForms
 from llm_engine.layers.model_ops import ModelOps
 from llm_engine.layers.rotary import Rotary
 from llm_engine.layers.step import Step
@@ -24,8 +25,14 @@ class CausalModel(Protocol):
     sinks: tuple[torch.Tensor, ...]
 
     @classmethod
-    def load(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Self:
-        """Take every weight from the checkpoint, once."""
+    def load(
+        cls,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        forms: KeptForms = PLAIN,
+    ) -> Self:
+        """Take every weight from the checkpoint, once, and keep it in the form chosen for it."""
         ...
 
     @property

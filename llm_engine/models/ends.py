@@ -8,6 +8,7 @@ from typing import Self
 import torch
 
 from llm_engine.layers.embedding import Embedding
+from llm_engine.layers.kept_forms import PLAIN, KeptForms
 from llm_engine.layers.linear import Linear, load_fused_linear
 from llm_engine.layers.model_ops import ModelOps
 from llm_engine.layers.rotary import Rotary
@@ -27,13 +28,19 @@ class Ends:
     rms_eps: float
 
     @classmethod
-    def load(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Self:
+    def load(
+        cls,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        forms: KeptForms = PLAIN,
+    ) -> Self:
         """Take them from the checkpoint, each once."""
         embedding = Embedding.load(checkpoint, "model.embed_tokens", dtype)
         if config.is_tied:
             head = embedding.as_head()
         else:
-            head = load_fused_linear(checkpoint, ["lm_head"], dtype)
+            head = load_fused_linear(checkpoint, ["lm_head"], dtype, forms)
         factors = None
         if checkpoint.has("rope_freqs.weight"):
             factors = checkpoint.take("rope_freqs.weight")

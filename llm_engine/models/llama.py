@@ -10,6 +10,7 @@ from typing import Self
 import torch
 
 from llm_engine.layers.blocks import AttentionBlock, DecoderLayer, MlpBlock
+from llm_engine.layers.kept_forms import PLAIN, KeptForms
 from llm_engine.layers.linear import load_fused_linear
 from llm_engine.layers.model_ops import ModelOps
 from llm_engine.layers.step import Step
@@ -30,11 +31,19 @@ class LlamaModel:
         self._ends = ends
 
     @classmethod
-    def load(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Self:
+    def load(
+        cls,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        forms: KeptForms = PLAIN,
+    ) -> Self:
         """Take the weights layer by layer, fusing q, k, v and gate, up on the way."""
-        ends = Ends.load(config, checkpoint, dtype)
+        ends = Ends.load(config, checkpoint, dtype, forms)
         layers = [
-            DecoderLayer(load_attention(checkpoint, i, dtype), load_mlp(checkpoint, i, dtype))
+            DecoderLayer(
+                load_attention(checkpoint, i, dtype, forms), load_mlp(checkpoint, i, dtype, forms)
+            )
             for i in range(config.num_layers)
         ]
         return cls(config, layers, ends)
@@ -53,29 +62,35 @@ class LlamaModel:
         return self._ends.logits(hidden_SC, ops)
 
 
-def load_attention(checkpoint: Checkpoint, index: int, dtype: torch.dtype) -> AttentionBlock:
+def load_attention(
+    checkpoint: Checkpoint, index: int, dtype: torch.dtype, forms: KeptForms = PLAIN
+) -> AttentionBlock:
     """The attention block of layer `index`; `q_norm` and `k_norm` where the file has them."""
     prefix = f"model.layers.{index}"
     attention = f"{prefix}.self_attn"
+    qkv = [f"{attention}.{name}_proj" for name in "qkv"]
     norms: list[torch.Tensor | None] = [
         checkpoint.take(name).to(dtype) if checkpoint.has(name) else None
         for name in (f"{attention}.q_norm.weight", f"{attention}.k_norm.weight")
     ]
     return AttentionBlock(
         norm=checkpoint.take(f"{prefix}.input_layernorm.weight").to(dtype),
-        qkv=load_fused_linear(checkpoint, [f"{attention}.{name}_proj" for name in "qkv"], dtype),
+        qkv=load_fused_linear(checkpoint, qkv, dtype, forms),
         q_norm=norms[0],
         k_norm=norms[1],
-        out=load_fused_linear(checkpoint, [f"{attention}.o_proj"], dtype),
+        out=load_fused_linear(checkpoint, [f"{attention}.o_proj"], dtype, forms),
     )
 
 
-def load_mlp(checkpoint: Checkpoint, index: int, dtype: torch.dtype) -> MlpBlock:
+def load_mlp(
+    checkpoint: Checkpoint, index: int, dtype: torch.dtype, forms: KeptForms = PLAIN
+) -> MlpBlock:
     """The dense MLP block of layer `index`."""
     prefix = f"model.layers.{index}"
     mlp = f"{prefix}.mlp"
+    gate_up = [f"{mlp}.gate_proj", f"{mlp}.up_proj"]
     return MlpBlock(
         norm=checkpoint.take(f"{prefix}.post_attention_layernorm.weight").to(dtype),
-        gate_up=load_fused_linear(checkpoint, [f"{mlp}.gate_proj", f"{mlp}.up_proj"], dtype),
-        down=load_fused_linear(checkpoint, [f"{mlp}.down_proj"], dtype),
+        gate_up=load_fused_linear(checkpoint, gate_up, dtype, forms),
+        down=load_fused_linear(checkpoint, [f"{mlp}.down_proj"], dtype, forms),
     )

@@ -10,10 +10,12 @@ import torch
 from kernels.ops.moe_router.routing import Routing
 from llm_engine.layers.blocks import AttentionBlock, MlpBlock
 from llm_engine.layers.experts import Expert, MoeBlock
+from llm_engine.layers.kept_forms import PLAIN, KeptForms
 from llm_engine.layers.linear import load_fused_linear
 from llm_engine.layers.model_ops import ModelOps
 from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig, MoeConfig
+from llm_engine.models.grouped_experts import load_grouped
 from llm_engine.models.llama import load_attention, load_mlp
 from llm_engine.weights.checkpoint import Checkpoint
 
@@ -45,25 +47,35 @@ def run_layers(
 
 
 def load_layer(
-    config: ModelConfig, checkpoint: Checkpoint, index: int, dtype: torch.dtype
+    config: ModelConfig,
+    checkpoint: Checkpoint,
+    index: int,
+    dtype: torch.dtype,
+    forms: KeptForms = PLAIN,
 ) -> SparseLayer:
     """Layer `index`, with experts or an MLP as the config says."""
-    attention = load_attention(checkpoint, index, dtype)
+    attention = load_attention(checkpoint, index, dtype, forms)
     if config.moe is not None and config.moe.is_sparse(index):
-        return SparseLayer(attention, load_moe(config.moe, checkpoint, index, dtype))
-    return SparseLayer(attention, load_mlp(checkpoint, index, dtype))
+        return SparseLayer(attention, load_moe(config.moe, checkpoint, index, dtype, forms))
+    return SparseLayer(attention, load_mlp(checkpoint, index, dtype, forms))
 
 
-def load_moe(moe: MoeConfig, checkpoint: Checkpoint, index: int, dtype: torch.dtype) -> MoeBlock:
-    """The block of layer `index`, one expert after the other."""
+def load_moe(
+    moe: MoeConfig,
+    checkpoint: Checkpoint,
+    index: int,
+    dtype: torch.dtype,
+    forms: KeptForms = PLAIN,
+) -> MoeBlock:
+    """The block of layer `index`: its experts stacked where one product takes them all."""
     prefix = f"model.layers.{index}"
-    experts = [
-        Expert(
-            gate_up=load_fused_linear(checkpoint, [f"{name}.gate_proj", f"{name}.up_proj"], dtype),
-            down=load_fused_linear(checkpoint, [f"{name}.down_proj"], dtype),
-        )
-        for name in (f"{prefix}.mlp.experts.{number}" for number in range(moe.num_held(index)))
-    ]
+    names = [f"{prefix}.mlp.experts.{number}" for number in range(moe.num_held(index))]
+    experts: list[Expert] = []
+    grouped = None
+    if forms.moe_gemm is not None:
+        grouped = load_grouped(checkpoint, names, dtype, forms.experts)
+    else:
+        experts = [load_expert(checkpoint, name, dtype, forms) for name in names]
     return MoeBlock(
         norm=checkpoint.take(f"{prefix}.post_attention_layernorm.weight").to(dtype),
         router=load_fused_linear(checkpoint, [f"{prefix}.mlp.gate"], dtype),
@@ -71,4 +83,14 @@ def load_moe(moe: MoeConfig, checkpoint: Checkpoint, index: int, dtype: torch.dt
         routing=Routing(
             score="softmax", k=moe.num_experts_per_token, is_renormalised=moe.is_renormalised
         ),
+        grouped=grouped,
+    )
+
+
+def load_expert(checkpoint: Checkpoint, name: str, dtype: torch.dtype, forms: KeptForms) -> Expert:
+    """An expert whose maps are applied by themselves."""
+    gate_up = [f"{name}.gate_proj", f"{name}.up_proj"]
+    return Expert(
+        gate_up=load_fused_linear(checkpoint, gate_up, dtype, forms),
+        down=load_fused_linear(checkpoint, [f"{name}.down_proj"], dtype, forms),
     )

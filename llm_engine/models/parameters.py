@@ -1,16 +1,22 @@
 """The tensors a model needs, by name and shape: checked, and sized, before any is read."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
+from kernels.spec import ITEM_BYTES
 from llm_engine.errors import UnsupportedModel
 from llm_engine.layers.linear import can_pack
 from llm_engine.model_config import ModelConfig
 from llm_engine.weights.checkpoint import Checkpoint, StoredTensor
+from llm_engine.weights.facts import IN_NUMBERS, StoredForm, WeightFacts
+from llm_engine.weights.fp8_blocks import FP8_KIND, Fp8Blocks
+from llm_engine.weights.stacked_experts import MXFP4_KIND
 
 Shape = tuple[int, ...]
+_EXPERTS = ".experts."
 _PACKED_BITS: Mapping[str, float] = {
     # Quants of a value, and scales and minima spread over the group that shares them: 16 bits
     # where the file stores them so, 32 where they are products.
@@ -20,20 +26,6 @@ _PACKED_BITS: Mapping[str, float] = {
     "Q8_0": 8 + 16 / 32,
     "Q6_K": 8 + 32 / 16,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightFacts:
-    """Memory that the weights of a checkpoint will take, known before one is read.
-
-    Estimates, in bytes: all matrices in the engine's dtype, or those that the file quantises kept
-    in that form. In bfloat16 a tied head counts once more, since it gets a layout of its own.
-    `is_quantised` says that every linear map of the layers has a packed form.
-    """
-
-    unpacked_bytes: int
-    packed_bytes: int
-    is_quantised: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +70,26 @@ class Parameters:
                     f"{name} has the shape {shape}, but the config asks for {expected}"
                 )
 
-    def facts(self, checkpoint: Checkpoint, dtype: torch.dtype) -> "WeightFacts":
-        """What the headers alone say of the weights' memory."""
-        kinds = [checkpoint.stored(name).kind for name in self._matrices]
-        is_quantised = all(kind in _PACKED_BITS for kind in kinds)
+    def facts(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, place: torch.device | None = None
+    ) -> WeightFacts:
+        """What the headers alone say of the memory that weights take on `place`, or on the CPU."""
+        stored = {name: checkpoint.stored(name) for name in self._matrices}
+        kinds = {tensor.kind for tensor in stored.values()}
+        experts = [tensor for name, tensor in stored.items() if _EXPERTS in name]
+        others = [tensor for name, tensor in stored.items() if _EXPERTS not in name]
+        form = _stored_form(checkpoint, experts, others)
+        block = form.fp8_block or 1
+        has_extra = place is None or place.type == "cpu"
         return WeightFacts(
-            unpacked_bytes=self._planned_bytes(checkpoint, dtype, packed=False),
-            packed_bytes=self._planned_bytes(checkpoint, dtype, packed=True),
-            is_quantised=is_quantised,
+            unpacked_bytes=self._planned_bytes(
+                checkpoint, dtype, packed=False, has_extra=has_extra
+            ),
+            packed_bytes=self._planned_bytes(checkpoint, dtype, packed=True, has_extra=has_extra),
+            is_quantised=kinds <= _PACKED_BITS.keys(),
+            stored=form,
+            fp8_saved_bytes=sum(_saved_bytes(tensor, dtype, block) for tensor in others),
+            experts_saved_bytes=sum(_saved_bytes(tensor, dtype, block) for tensor in experts),
         )
 
     @property
@@ -97,21 +101,47 @@ class Parameters:
             if len(shape) == 2 and ".layers." in name and not name.endswith("mlp.gate.weight")
         ]
 
-    def _planned_bytes(self, checkpoint: Checkpoint, dtype: torch.dtype, *, packed: bool) -> int:
+    def _planned_bytes(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, *, packed: bool, has_extra: bool
+    ) -> int:
+        """`has_extra`: a tied head may get a layout of its own."""
         names = [name for name in (*self.weights, *self.biases) if checkpoint.has(name)]
         total = sum(_planned_bytes(checkpoint.stored(n), dtype, packed=packed) for n in names)
         embedding = checkpoint.stored("model.embed_tokens.weight")
         is_tied = "lm_head.weight" not in self.weights
         is_shared = packed and embedding.kind in _PACKED_BITS
-        if is_tied and not is_shared and can_pack(torch.empty(0, dtype=dtype)):
+        if has_extra and is_tied and not is_shared and can_pack(torch.empty(0, dtype=dtype)):
             total += _planned_bytes(embedding, dtype, packed=False)
         return total
 
 
+def _stored_form(
+    checkpoint: Checkpoint, experts: list[StoredTensor], others: list[StoredTensor]
+) -> StoredForm:
+    """What is stored in small floats: experts only where all are alike."""
+    blocks = Fp8Blocks.from_config(checkpoint.config)
+    kinds = {tensor.kind for tensor in experts}
+    names = {FP8_KIND: "fp8", MXFP4_KIND: "mxfp4"}
+    has_fp8 = FP8_KIND in kinds or any(tensor.kind == FP8_KIND for tensor in others)
+    return StoredForm(
+        fp8_block=blocks.block if blocks is not None and has_fp8 else None,
+        experts=names.get("".join(kinds), IN_NUMBERS.experts),
+    )
+
+
+def _saved_bytes(stored: StoredTensor, dtype: torch.dtype, block: int) -> int:
+    """What a matrix saves that stays in small floats; scales of blocks are float32 then."""
+    num_values = math.prod(stored.shape)
+    if stored.kind == FP8_KIND:
+        num_scales = math.prod(-(-size // block) for size in stored.shape)
+        return num_values * (dtype.itemsize - 1) - 4 * num_scales
+    if stored.kind == MXFP4_KIND:
+        return int(num_values * (dtype.itemsize - ITEM_BYTES["mxfp4"]))
+    return 0
+
+
 def _planned_bytes(stored: StoredTensor, dtype: torch.dtype, *, packed: bool) -> int:
-    num_values = 1
-    for size in stored.shape:
-        num_values *= size
+    num_values = math.prod(stored.shape)
     if packed and stored.kind in _PACKED_BITS:
         return int(num_values * _PACKED_BITS[stored.kind] / 8)
     return num_values * dtype.itemsize

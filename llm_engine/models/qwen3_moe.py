@@ -9,6 +9,7 @@ from typing import Self
 
 import torch
 
+from llm_engine.layers.kept_forms import PLAIN, KeptForms
 from llm_engine.layers.model_ops import ModelOps
 from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig
@@ -29,10 +30,16 @@ class Qwen3MoeModel:
         self._ends = ends
 
     @classmethod
-    def load(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Self:
+    def load(
+        cls,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        forms: KeptForms = PLAIN,
+    ) -> Self:
         """Take the weights layer by layer."""
-        ends = Ends.load(config, checkpoint, dtype)
-        layers = [load_layer(config, checkpoint, i, dtype) for i in range(config.num_layers)]
+        ends = Ends.load(config, checkpoint, dtype, forms)
+        layers = [load_layer(config, checkpoint, i, dtype, forms) for i in range(config.num_layers)]
         return cls(config, layers, ends)
 
     @property

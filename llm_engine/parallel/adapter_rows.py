@@ -13,10 +13,13 @@ from typing import Self
 import torch
 
 from llm_engine.adapters.adapter_set import AdapterSet, StepAdapters
+from llm_engine.device import upload
 from llm_engine.layers.tiles import OverRows, at_once
 from llm_engine.parallel.layout import Layout
 from llm_engine.parallel.place import Place
 from llm_engine.parallel.step_command import StepCommand
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class RowAdapters:
     """See `llm_engine.layers.step.Adapters`: a map's rows may be the rank's own, or all ranks'.
 
     None for rows of which no one uses an adapter. `numbers_N` are those of the own rows, 0 for
-    none; `of_numbers` is what rows that arrive with theirs add.
+    none, where the rows are; `of_numbers` is what rows that arrive with theirs add.
     """
 
     attention: StepAdapters | None
@@ -82,10 +85,12 @@ def step_adapters(
     shared: Sequence[Sequence[int]],
     places: RowPlaces,
     over_rows: OverRows = at_once,
+    place: torch.device = _CPU,
 ) -> RowAdapters | None:
     """What a rank adds in a step, None where nobody in it uses an adapter.
 
-    `shared` are the rows of each place; `over_rows` is how updates are applied to rows.
+    `shared` are the rows of each place; `over_rows` is how updates are applied to rows; `place`
+    is where rows are.
     """
     if not command.adapters:
         return None
@@ -104,7 +109,7 @@ def step_adapters(
         attention=found[places.own,],
         mlp=found[places.mlp],
         experts=found[places.experts],
-        numbers_N=torch.tensor([by_row[row] for row in shared[places.own]], dtype=torch.int64),
+        numbers_N=upload([by_row[row] for row in shared[places.own]], torch.int64, place),
         of_numbers=of_numbers,
     )
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -50,6 +50,10 @@ class HeldAdapters:
             return cls(whole, every, first, config.head_dim)
         cut = cut_adapters(whole, config.head_dim, every, held, first)
         return cls(cut, held, first, config.head_dim)
+
+    def to(self, place: torch.device) -> Self:
+        """The same part, on a device."""
+        return replace(self, adapters=self.adapters.to(place))
 
     def used(self, share: WeightShare) -> AdapterSet:
         """The part for a phase that computes with `share`."""

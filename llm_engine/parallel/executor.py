@@ -12,6 +12,7 @@ from kernels.collectives.protocol import Communicator
 from kernels.ledger import Ledger
 from llm_engine.cache.tensor_storage import TensorStorage
 from llm_engine.config import EngineConfig
+from llm_engine.device import EngineDevice
 from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.bound_ops import BoundOps, bind_ops
 from llm_engine.layers.invariance import make_invariant
@@ -20,8 +21,8 @@ from llm_engine.layers.op_choice import OpSizes
 from llm_engine.model_config import ModelConfig
 from llm_engine.parallel.exchange_choice import cache_parts
 from llm_engine.parallel.layout import Layout
-from llm_engine.parallel.loading import Share, load_share
-from llm_engine.parallel.mesh import Groups, JoinPart, Mesh, axis_ranks, join_part
+from llm_engine.parallel.loading import Share, load_share, planned_memory
+from llm_engine.parallel.mesh import Groups, Mesh, axis_ranks, joins_parts
 from llm_engine.parallel.overlap_policy import OverlapPolicy
 from llm_engine.parallel.overlap_seat import overlapped_steps
 from llm_engine.parallel.phase_steps import PhaseSteps
@@ -60,7 +61,7 @@ class RankExecutor:
         own_slots = page_size // cache_parts(share.layouts)
         cache = _cache(share, share.cached, num_pages, own_slots)
         self.storage = TensorStorage(cache.layers, cache.reservations)
-        self._groups = groups
+        self._groups, self._device = groups, share.device
         prefill, decode = groups.meshes(share.layouts)
         self._part = prefill.place.dp
 
@@ -119,6 +120,10 @@ class RankExecutor:
         for steps in self._steps.values():
             steps.renew()
 
+    def wait(self) -> None:
+        """Return once this rank's device has done what the commands asked of it."""
+        self._device.wait()
+
     def close(self) -> None:
         """Close the communicators that this rank opened beside the one it was given."""
         self._groups.close()
@@ -143,21 +148,24 @@ class RankExecutor:
 def _cache(share: Share, config: ModelConfig, num_pages: int, page_size: int) -> Cache:
     if share.is_packed:
         return NativeCache(config, num_pages, page_size)
-    return PagedCache(config, num_pages, page_size, share.dtype)
+    return PagedCache(config, num_pages, page_size, share.dtype, place=share.device.place)
 
 
 def load_rank(
-    config: EngineConfig, communicator: Communicator, join_axis: JoinPart = join_part
+    config: EngineConfig, communicator: Communicator, device: EngineDevice | None = None
 ) -> RankExecutor:
     """Read the share of a follower (rank > 0) of the layout in `config.layout`.
 
-    Meets rank 0, which calls `LLMEngine.load(config, ranks=...)` at the same time.
+    Meets rank 0, which calls `LLMEngine.load(config, ranks=...)` at the same time. `device` stands
+    in for the one that `config` gives the rank.
     Raises: InvalidConfig where layout, model and number of ranks do not fit one another.
     """
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    share = load_share(config, communicator.group)
+    share = load_share(config, communicator.group, device)
+    share.device.use()
     communicator.barrier(LOAD_TIMEOUT_S)
+    planned_memory(share, communicator)
     numbers = communicator.broadcast(torch.zeros(3, dtype=torch.int64)).tolist()
     num_pages, context, chunk_tokens = numbers
     sizes = OpSizes(
@@ -182,7 +190,7 @@ def load_rank(
     return RankExecutor(
         share,
         ops,
-        Groups(communicator, join_axis),
+        Groups(communicator, joins_parts(share.device.place, ledger)),
         num_pages,
         config.page_size,
         context,

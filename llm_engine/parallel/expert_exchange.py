@@ -107,22 +107,32 @@ class ExpertExchange:
         """A row goes once to each rank that has experts of its choice, its adapter with it."""
         ranks, num_choices = self._mesh.rows, ids_Nk.shape[1]
         adapters = step.adapters
-        owners_Nk = self._owner_of_E[ids_Nk.long()]
-        rows = [(owners_Nk == rank).any(1).nonzero().flatten() for rank in range(ranks.group.size)]
-        order, sizes = torch.cat(rows), [len(each) for each in rows]
+        rows = self._rows_by_rank(ids_Nk, ranks.group.size)
+        sizes = [len(each) for each in rows]
+        order = torch.cat(rows).to(h_NC.device)
         # Ids are small whole numbers: exact in float32, so that they travel with the weights.
         routes = [ids_Nk.float(), weights_Nk.float()]
         if isinstance(adapters, RowAdapters):  # on all ranks or on none
             routes.append(adapters.numbers_N.unsqueeze(1).float())
-        h_RC, counts = ranks.all_to_all(h_NC[order], sizes)
-        routes_R, _ = ranks.all_to_all(torch.cat(routes, dim=1)[order], sizes)
+        h_RC, counts = ranks.all_to_all(h_NC.index_select(0, order), sizes)
+        sent = torch.cat(routes, dim=1).index_select(0, order)
+        routes_R, _ = ranks.all_to_all(sent, sizes)
         ids_Rk, weights_Rk, numbers_R = routes_R.tensor_split((num_choices, 2 * num_choices), dim=1)
         adapt = None
         if isinstance(adapters, RowAdapters):
-            arrived = adapters.of_numbers(numbers_R.flatten().long().tolist())
+            arrived = adapters.of_numbers(numbers_R.flatten().long().to("cpu").tolist())
             adapt = None if arrived is None else partial(arrived.update_expert, layer)
         y_RC = self._applied(block.experts, h_RC, ids_Rk.long(), weights_Rk, adapt)
         back, _ = ranks.all_to_all(y_RC, counts)
-        y_NC = torch.zeros(h_NC.shape, dtype=torch.float32)
+        y_NC = torch.zeros(h_NC.shape, dtype=torch.float32, device=h_NC.device)
         y_NC.index_add_(0, order, back.float())
         return y_NC.to(h_NC.dtype)
+
+    def _rows_by_rank(self, ids_Nk: torch.Tensor, num_ranks: int) -> list[torch.Tensor]:
+        """The rows that have experts on each rank, in the host's memory.
+
+        The host waits for the device here: it is the host that tells the other ranks how many rows
+        they get.
+        """
+        owners_Nk = self._owner_of_E[ids_Nk.to("cpu").long()]
+        return [(owners_Nk == rank).any(1).nonzero().flatten() for rank in range(num_ranks)]

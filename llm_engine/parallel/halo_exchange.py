@@ -17,6 +17,9 @@ from typing import Any
 import torch
 
 from kernels.collectives.protocol import Communicator
+from llm_engine.device import upload
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,17 @@ class WindowHalo:
     Exact: values are moved. Cost: a rank receives at most `window - 1` rows of each sequence.
     """
 
-    def __init__(self, cp: Communicator, sequences: Sequence[SplitSequence], window: int) -> None:
-        """All ranks give the same sequences. Raises: ValueError for a window below 1."""
+    def __init__(
+        self,
+        cp: Communicator,
+        sequences: Sequence[SplitSequence],
+        window: int,
+        device: torch.device = _CPU,
+    ) -> None:
+        """All ranks give the same sequences; `device` is where rows are.
+
+        Raises: ValueError for a window below 1.
+        """
         if window < 1:
             raise ValueError(f"window is {window}: a row sees itself at least, so take 1 or more")
         self._cp = cp
@@ -69,7 +81,8 @@ class WindowHalo:
             for t in range(size)
         ]
         self._sizes = [len(each) for each in to]
-        self._sent = torch.tensor([row for each in to for row in each], dtype=torch.int64)
+        sent = [row for each in to for row in each]
+        self._sent = upload(sent, torch.int64, device)
         self.num_received = sum(
             len(s.sent(source, rank, window)) for s in sequences for source in range(size)
         )
@@ -85,7 +98,8 @@ class WindowHalo:
             for s, known in zip(sequences, places, strict=True)
         ]
         self.counts = [len(each) for each in seen]
-        self._seen_M = torch.tensor([p for each in seen for p in each], dtype=torch.int64)
+        rows_seen = [p for each in seen for p in each]
+        self._seen_M = upload(rows_seen, torch.int64, device)
 
     def __call__(self, kv_N2KD: torch.Tensor) -> torch.Tensor:
         """Rows (M, 2, K, D) that the rank's queries see, sequence after sequence, rising.
@@ -106,9 +120,10 @@ class WindowAttention:
         window: int,
         paged_prefill: Callable[..., Any],
         scale: float,
+        device: torch.device = _CPU,
     ) -> None:
-        """`paged_prefill` as in `kernels.ops`."""
-        self.halo = WindowHalo(cp, sequences, window)
+        """`paged_prefill` as in `kernels.ops`; `device` as in `WindowHalo`."""
+        self.halo = WindowHalo(cp, sequences, window, device)
         self._window, self._scale, self._attend = window, scale, paged_prefill
         rank = cp.group.rank
         counts = [len(sequence.queries[rank]) for sequence in sequences]
@@ -122,12 +137,13 @@ class WindowAttention:
         for queries, keys in zip(self._query_runs, self._key_runs, strict=True):
             if queries[0] == queries[1]:
                 continue
+            place = q_RHD.device
             o_RHD, _ = self._attend(
                 q_RHD[slice(*queries)],
                 kv_M2KD[slice(*keys)].unsqueeze(0),  # one page
-                torch.tensor([0, queries[1] - queries[0]], dtype=torch.int32),
-                torch.tensor([keys[1] - keys[0]], dtype=torch.int32),
-                torch.zeros(1, 1, dtype=torch.int32),
+                upload([0, queries[1] - queries[0]], torch.int32, place),
+                upload([keys[1] - keys[0]], torch.int32, place),
+                torch.zeros(1, 1, dtype=torch.int32, device=place),
                 scale=self._scale,
                 window=self._window,
             )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.collectives.protocol import Communicator
+from llm_engine.device import upload
 from llm_engine.parallel.token_rows import Cache, token_rows
 
 
@@ -56,8 +57,9 @@ class KeyMoves:
         """Copy tokens by their rows of a layer. All ranks give the same rows."""
         if not source_rows:
             return
-        source_N = torch.tensor(source_rows, dtype=torch.int64)
-        target_N = torch.tensor(target_rows, dtype=torch.int64)
+        place = self._source.nothing.device
+        source_N = upload(source_rows, torch.int64, place)
+        target_N = upload(target_rows, torch.int64, place)
         for layers in self._turns:
             self._move(layers, source_N, target_N)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from kernels.collectives.board import MAX_RANKS
 from kernels.collectives.group import Group
+from kernels.collectives.protocol import Communicator
 from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide
-from llm_engine.device import EngineDevice
+from llm_engine.device import CPU, EngineDevice
 from llm_engine.errors import InvalidConfig
 from llm_engine.layers.weight_form import PACKED, choose_weights
 from llm_engine.loader import (
@@ -36,6 +37,12 @@ from llm_engine.parallel.invariant_ranks import check_every_rank, check_invarian
 from llm_engine.parallel.layout import PhaseLayouts
 from llm_engine.parallel.overlap_policy import check_overlap
 from llm_engine.parallel.panel_cuts import cuts_groups, cuts_panels
+from llm_engine.parallel.rank_device import (
+    check_devices,
+    least_memory,
+    rank_device,
+    rank_memory,
+)
 from llm_engine.parallel.sharded_checkpoint import ShardedCheckpoint, num_parameters
 from llm_engine.parallel.shares import (
     cached_heads,
@@ -45,7 +52,7 @@ from llm_engine.parallel.shares import (
     stage_share,
 )
 from llm_engine.parallel.token_rows import bytes_per_token
-from llm_engine.weights.checkpoint import Checkpoint, UnpackedCheckpoint
+from llm_engine.weights.checkpoint import Checkpoint, PlacedCheckpoint, UnpackedCheckpoint
 from llm_engine.weights.resolve import ModelSource, resolve
 from llm_engine.window_choice import over_ranks
 
@@ -107,12 +114,13 @@ def check_layout(config: EngineConfig) -> PhaseLayouts:
         setting does not allow, or of more ranks than a group may have.
     """
     layouts = PhaseLayouts.parse(config.layout)
-    device = _device(config)
     if not 2 <= layouts.num_ranks <= MAX_RANKS:
         raise InvalidConfig(
             f"layout {layouts} is for {layouts.num_ranks} ranks, a group has 2 to {MAX_RANKS}: "
             "leave layout out for one rank"
         )
+    check_devices(config, layouts)
+    device = rank_device(config, 0)
     source = resolve(config.model)
     checkpoint = open_checkpoint(source)
     whole = _whole_model(config, layouts, source, checkpoint)
@@ -126,15 +134,17 @@ def check_layout(config: EngineConfig) -> PhaseLayouts:
     return layouts
 
 
-def load_share(config: EngineConfig, group: Group) -> Share:
-    """Check the layout, then read the rank's weights.
+def load_share(config: EngineConfig, group: Group, device: EngineDevice | None = None) -> Share:
+    """Check the layout, then read the rank's weights onto its device.
+
+    `device` stands in for the one that `config` gives the rank.
 
     Raises: ModelNotFound, UnsupportedModel; before a weight is read, what `decide` raises, and
         InvalidConfig for a layout that the model, the group or another setting does not allow.
     """
     layouts = PhaseLayouts.parse(config.layout)
     source = resolve(config.model)
-    device = _device(config)
+    device = device or rank_device(config, group.rank)
     dtype = choose_dtype(config.dtype, device)
     checkpoint = open_checkpoint(source)
     whole = _whole_model(config, layouts, source, checkpoint)
@@ -159,7 +169,9 @@ def load_share(config: EngineConfig, group: Group) -> Share:
     if stage is not None:
         staged = local_config(whole, stage, cached_heads(whole, layouts.prefill, group.rank))
     keeps_rows = layouts.is_hybrid
-    view = ShardedCheckpoint(checkpoint, whole, held, keeps_rows=keeps_rows, stage=stage)
+    view: Checkpoint = ShardedCheckpoint(
+        checkpoint, whole, held, keeps_rows=keeps_rows, stage=stage
+    )
     own = Parameters.of(local).facts(view, dtype)
     # Every rank refuses what another would refuse, so that none waits for it.
     adapters = AdapterSet.load(config.adapters, whole, dtype)
@@ -174,16 +186,18 @@ def load_share(config: EngineConfig, group: Group) -> Share:
         if staged is None
         else bytes_per_token(staged, dtype, is_packed=is_packed),
         cache_parts=cache_parts(layouts),
-        machine=part_of(device.read_memory(), layouts.num_ranks),
+        machine=rank_memory(device, layouts.num_ranks),
         device=device,
     )
+    if not is_packed:
+        view = PlacedCheckpoint(view, device.place)
     return Share(
         whole=whole,
         cached=cached,
         staged=staged,
         is_packed=is_packed,
         layouts=layouts,
-        adapters=HeldAdapters.of(adapters, whole, layouts, held),
+        adapters=HeldAdapters.of(adapters, whole, layouts, held).to(device.place),
         model=read_tensors(local, view, dtype),
         device=device,
         dtype=dtype,
@@ -194,14 +208,15 @@ def load_share(config: EngineConfig, group: Group) -> Share:
     )
 
 
-def _device(config: EngineConfig) -> EngineDevice:
-    """Where ranks compute. Raises: InvalidConfig for accelerators."""
-    if config.device != "cpu":
-        raise InvalidConfig(
-            f"device is {config.device!r} and layout {config.layout!r}, but ranks compute on the "
-            "CPU: leave one of the two out"
-        )
-    return EngineDevice.of(config.device)
+def planned_memory(share: Share, communicator: Communicator) -> MachineMemory | None:
+    """The least memory of the ranks' devices once weights lie there; None on the CPU.
+
+    There the host's memory is one for all, and rank 0 plans with its part. All ranks call this at
+    the same time.
+    """
+    if share.device.place.type == CPU:
+        return None
+    return least_memory(communicator, share.device.read_memory())
 
 
 def cache_needs(config: EngineConfig, whole: ModelConfig, dtype: torch.dtype) -> CacheNeeds:
@@ -211,16 +226,6 @@ def cache_needs(config: EngineConfig, whole: ModelConfig, dtype: torch.dtype) ->
         item_bytes=dtype.itemsize,
         context=min(config.max_model_len or whole.max_position, whole.max_position),
         cache_bytes=config.kv_cache_bytes,
-    )
-
-
-def part_of(memory: MachineMemory, num_ranks: int) -> MachineMemory:
-    """One rank's part of the memory that the ranks of a host have together."""
-    return replace(
-        memory,
-        total_bytes=memory.total_bytes // num_ranks,
-        available_bytes=memory.available_bytes // num_ranks,
-        bound_by=f"{memory.bound_by}, over {num_ranks} ranks",
     )
 
 

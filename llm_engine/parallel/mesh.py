@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
 
 from kernels.collectives.alone import Alone
 from kernels.collectives.communicator import join
 from kernels.collectives.protocol import Communicator
+from kernels.ledger import Ledger
 from llm_engine.errors import InvalidConfig
 from llm_engine.parallel.layout import Layout, PhaseLayouts
 from llm_engine.parallel.place import Place
@@ -132,10 +136,23 @@ def axis_ranks(layout: Layout, rank: int, axis: str) -> tuple[int, ...]:
     return tuple(other for other in ranks if is_along(Place.of(layout, other)))
 
 
-def join_part(world: Communicator, ranks: tuple[int, ...]) -> Communicator:
+def joins_parts(place: torch.device, ledger: Ledger) -> JoinPart:
+    """`join_part` for ranks whose tensors are on a device; the ledger is told what is chosen."""
+    return partial(join_part, place=place, ledger=ledger)
+
+
+def join_part(
+    world: Communicator,
+    ranks: tuple[int, ...],
+    *,
+    place: torch.device | None = None,
+    ledger: Ledger | None = None,
+) -> Communicator:
     """Found a group of some ranks of a host's group, beside its own rendezvous file.
 
-    Raises: InvalidConfig where the ranks meet over tcp, whose one port serves one group.
+    `place` is where this rank's tensors are, the CPU without one.
+    Raises: InvalidConfig where the ranks meet over tcp, whose one port serves one group; as
+        `kernels.collectives.communicator.join`.
     """
     group = world.group
     if not group.rendezvous.startswith("file:"):
@@ -151,5 +168,7 @@ def join_part(world: Communicator, ranks: tuple[int, ...]) -> Communicator:
             size=len(ranks),
             rendezvous=f"{group.rendezvous}-ranks-{name}",
             islands=(),
-        )
+        ),
+        place=place or torch.device("cpu"),
+        ledger=ledger,
     )

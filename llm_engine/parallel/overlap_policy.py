@@ -12,6 +12,10 @@ from llm_engine.errors import InvalidConfig
 from llm_engine.parallel.layout import Layout
 
 WHERE = "llm engine, ranks, prefill"
+_ON_DEVICES = (
+    "the streams of a schedule are threads of the processor here; on devices computation and "
+    "exchanges take turns, since a schedule over a device's own streams has not run on any"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +45,14 @@ class Unserved:
     hides: bool
 
 
-def unserved(layout: Layout) -> Unserved | None:
-    """None where a prompt's exchanges can be cut and hidden. "auto" must be settled before."""
+def unserved(layout: Layout, *, on_devices: bool = False) -> Unserved | None:
+    """None where a prompt's exchanges can be cut and hidden. "auto" must be settled before.
+
+    `on_devices` says that ranks compute on accelerators.
+    """
     alone = "overlap is decided by the layout"
+    if on_devices and layout.num_ranks > 1:
+        return Unserved(_ON_DEVICES, "ask for overlap off", hides=False)
     if layout.pp > 1:
         reason = "a stage sends a chunk on while it computes the next one"
         return Unserved(reason, alone, hides=True)
@@ -78,7 +87,8 @@ def check_overlap(config: EngineConfig, layout: Layout) -> None:
     Raises: InvalidConfig for overlap "on" or a wire other than exact without a schedule for it;
         StrictRefusal where exchanges block for want of one, under a strict floor.
     """
-    missing = unserved(layout)
+    on_devices = config.device != "cpu"
+    missing = unserved(layout, on_devices=on_devices)
     if missing is None:
         return
     refused = [
@@ -96,15 +106,18 @@ def check_overlap(config: EngineConfig, layout: Layout) -> None:
         )
     if config.strict_floor is not None:
         ledger = Ledger()
-        for decision in settled_decisions(OverlapPolicy.of(config), layout):
+        policy = OverlapPolicy.of(config)
+        for decision in settled_decisions(policy, layout, on_devices=on_devices):
             ledger.record(decision)
         ledger.require(Tier(config.strict_floor))
 
 
-def settled_decisions(policy: OverlapPolicy, layout: Layout) -> list[Decision]:
+def settled_decisions(
+    policy: OverlapPolicy, layout: Layout, *, on_devices: bool = False
+) -> list[Decision]:
     """What is decided without a measurement; the rest is, at the first step of each length."""
     found: list[Decision] = []
-    missing = unserved(layout)
+    missing = unserved(layout, on_devices=on_devices)
     if missing is not None:
         found.append(_unserved_decision(policy, missing))
     elif policy.overlap == "off":

@@ -25,7 +25,9 @@ def overlapped_steps(
     ledger: Ledger,
 ) -> OverlappedSteps | None:
     """For one layout of a rank; None where no schedule serves it, or nothing is to be looked at."""
-    if unserved(rank_ops.layout) is not None or policy.is_blocking:
+    on_devices = share.device.place.type != "cpu"
+    missing = unserved(rank_ops.layout, on_devices=on_devices)
+    if missing is not None or policy.is_blocking:
         return None
     exchange = layer_exchange(share, rank_ops, cp_heads)
     prober = Prober(share.cached, ops, share.model.rotary, page_size, exchange)

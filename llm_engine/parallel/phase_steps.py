@@ -12,6 +12,7 @@ import torch
 from kernels.collectives.lane import Handle
 from kernels.collectives.reduction import piece_sizes
 from llm_engine.adapters.adapter_set import AdapterSet
+from llm_engine.device import upload
 from llm_engine.layers.attention import PagedAttention, PagedCache, WindowedSpans
 from llm_engine.layers.bound_ops import BoundOps
 from llm_engine.layers.native import NativeAttend, NativeCache
@@ -54,6 +55,7 @@ class PhaseSteps:
         self._mesh, self._layout = ops.mesh, ops.layout
         self._places = RowPlaces.of(ops.layout, ops.mesh.place)
         self._growth = attention_growth(ops.config)
+        self._device = model.rotary.place
 
     def run(self, command: StepCommand) -> torch.Tensor | None:
         """Logits (S, V) on rank 0 if there are rows for them, None elsewhere."""
@@ -68,7 +70,8 @@ class PhaseSteps:
             if self._mesh.after is not None:
                 sent.append(self._ops.send_on(x_NC))
             else:
-                found.append(x_NC[[index for index, row in enumerate(own) if row in wanted]])
+                rows = [index for index, row in enumerate(own) if row in wanted]
+                found.append(x_NC.index_select(0, self._index(rows)))
         for handle in sent:
             handle.wait()
         return self._logits(command, chunks, found) if command.logit_rows else None
@@ -80,10 +83,12 @@ class PhaseSteps:
 
     def _step(self, command: StepCommand, rows: range, runs: Sequence[Sequence[int]]) -> Step:
         own = runs[self._places.own]
-        token_ids_N = torch.tensor([command.token_ids[row] for row in own], dtype=torch.int64)
+        token_ids_N = self._index([command.token_ids[row] for row in own])
         layout = self._layout
         over_rows = self._bound.over_rows
-        adapters = step_adapters(self._adapters, command, runs, self._places, over_rows)
+        adapters = step_adapters(
+            self._adapters, command, runs, self._places, over_rows, self._device
+        )
         if layout.dp == 1:
             return Step(token_ids_N, self._attend(command.spans, rows, runs), adapters)
         dp, counts = self._mesh.place.dp, tuple(map(len, runs))
@@ -168,7 +173,7 @@ class PhaseSteps:
         slots = [slot for span in parts for slot in _slots(span, cache.page_size)]
         own = runs[self._mesh.place.cp]
         inner = self._paged(cache, cut_spans(spans, own)) if own else None
-        return KeyGather(inner, self._mesh.cp, cache, torch.tensor(slots))
+        return KeyGather(inner, self._mesh.cp, cache, self._index(slots))
 
     def _ring(self, cache: PagedCache, spans: Sequence[AttentionSpan]) -> RingAttention:
         num_heads, cp = len(self._ops.share.heads.queries), self._mesh.cp
@@ -188,7 +193,7 @@ class PhaseSteps:
 
     def _paged(self, cache: PagedCache, spans: Sequence[AttentionSpan]) -> PagedAttention:
         positions = [p for span in spans for p in range(span.start, span.end)]
-        rotation = self._model.rotary.rotation(torch.tensor(positions))
+        rotation = self._model.rotary.rotation(self._index(positions))
         windows, sinks = self._model.config.windows, self._model.sinks
         # Over ranks all layers keep the same pages: those that a window does not see are skipped.
         windowed = None if windows is None else WindowedSpans(windows, spans)
@@ -209,7 +214,8 @@ class PhaseSteps:
             if mesh.place.replica == 0 and mesh.unit.group.rank == 0:
                 self._ops.in_lane(mesh.world.send, logits_SV, 0).wait()
         elif world.rank == 0:
-            logits_SV = torch.empty(len(command.logit_rows), config.vocab_size)
+            shape = len(command.logit_rows), config.vocab_size
+            logits_SV = torch.empty(shape, device=self._device)
             last = world.size - self._layout.stage
             return self._ops.in_lane(mesh.world.receive, logits_SV, last).wait()
         return None
@@ -229,7 +235,12 @@ class PhaseSteps:
             for row in runs[rank]
             if row in wanted
         ]
-        return ranks.all_gather(x_NC)[torch.tensor(order).argsort()]
+        restored = sorted(range(len(order)), key=order.__getitem__)
+        return ranks.all_gather(x_NC).index_select(0, self._index(restored))
+
+    def _index(self, values: Sequence[int]) -> torch.Tensor:
+        """Numbers that the host knows, where the rows are."""
+        return upload(values, torch.int64, self._device)
 
 
 def _part_rows(command: StepCommand) -> list[range]:

@@ -85,7 +85,8 @@ class RankOps:
             shape = (len(token_ids_N), self.config.hidden_size)
             # Of a packed embedding, which a tied last stage has, come float32 values.
             weight = embedding.weight
-            x_NC = torch.empty(shape, dtype=torch.float32 if weight is None else weight.dtype)
+            dtype = torch.float32 if weight is None else weight.dtype
+            x_NC = torch.empty(shape, dtype=dtype, device=token_ids_N.device)
             return self.in_lane(mesh.world.receive, x_NC, mesh.before).wait()
         held, used = self._held.vocabulary, self.share.vocabulary
         if mesh.tp.group.size == 1:

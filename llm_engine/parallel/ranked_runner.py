@@ -13,6 +13,7 @@ import torch
 
 from llm_engine.cache.sequence_cache import SequenceCache
 from llm_engine.cache.storage import PageStorage
+from llm_engine.device import upload
 from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.parallel.adapter_rows import adapter_numbers
 from llm_engine.parallel.commands import Commands
@@ -62,7 +63,9 @@ class RankedRunner:
         if order == sorted(order):
             return torch.cat(found) if found else None
         # Chunks come in the order of the step again, and the rows of each in theirs.
-        return torch.cat(found)[torch.tensor(order).argsort(stable=True)]
+        restored = sorted(range(len(order)), key=order.__getitem__)
+        rows = upload(restored, torch.int64, found[0].device)
+        return torch.cat(found).index_select(0, rows)
 
     def _run(self, chunks: Sequence[Chunk], part: StepPart) -> torch.Tensor | None:
         token_ids: list[int] = []

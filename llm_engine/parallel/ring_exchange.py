@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 
@@ -16,6 +17,7 @@ from kernels.collectives.schedules.graph import Schedule
 from kernels.collectives.schedules.threads import Ran, run_serially, run_threads
 from kernels.ops.full_attention import merge_lse
 from kernels.ops.rotary_insert import Insertion, Rotation
+from llm_engine.device import upload
 from llm_engine.layers.attention import AttentionOps, PagedCache
 from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.parallel.share_attention import ShareAttention
@@ -50,7 +52,7 @@ class PassedKeys:
         pages = list(dict.fromkeys(page for table in tables for page in table))
         places = {page: place for place, page in enumerate(pages)}
         placed = [[places[page] for page in table] for table in tables]
-        self._pages_P = torch.tensor(pages, dtype=torch.int64)
+        self._pages_P = upload(pages, torch.int64, _place(cache))
         num_rows = _num_rows(spans, rank, size)
         self._shares = [
             _share(ops, cache, spans, [(num_rows, reaches(spans, rank, keeper, size))], placed)
@@ -154,18 +156,23 @@ class RingAttention:
         positions = [owned_positions(span, rank, size) for span in spans]
         stored = [slot for s in spans for slot in slots(s, rank, size, cache.page_size * size)]
         flat = [position for run in positions for position in run]
-        self._rotation = make_rotation(torch.tensor(flat, dtype=torch.int64))
-        self._insertion = Insertion(slots=torch.tensor(stored, dtype=torch.int64))
+        place = _place(cache)
+        self._rotation = make_rotation(upload(flat, torch.int64, place))
+        self._insertion = Insertion(slots=upload(stored, torch.int64, place))
         keys_first = sorted(range(len(spans)), key=lambda index: not passes_keys[index])
-        rows = torch.arange(len(flat)).split([len(run) for run in positions])
-        self._order_R = torch.cat([rows[index] for index in keys_first])
-        self._restored_R = self._order_R.argsort()
+        bounds = [0, *accumulate(len(run) for run in positions)]
+        order = [row for index in keys_first for row in range(*bounds[index : index + 2])]
+        restored = sorted(range(len(order)), key=order.__getitem__)
+        self._order_R = upload(order, torch.int64, place)
+        self._restored_R = upload(restored, torch.int64, place)
         num_keys = sum(passes_keys)
         with_keys, with_queries = keys_first[:num_keys], keys_first[num_keys:]
         self._ways: list[tuple[int, PassedKeys | PassedQueries]] = []
         if with_keys:
             count = sum(len(positions[index]) for index in with_keys)
-            way = PassedKeys(cp, cache, [spans[index] for index in with_keys], ops)
+            keyed = [spans[index] for index in with_keys]
+            # Streams of a schedule are threads of the processor: on a device they take turns.
+            way = PassedKeys(cp, cache, keyed, ops, is_overlapped=place.type == "cpu")
             self._ways.append((count, way))
         if with_queries:
             count = sum(len(positions[index]) for index in with_queries)
@@ -181,9 +188,9 @@ class RingAttention:
             q_RHD, _, _ = self._ops.rotary_insert(
                 q_RHD, k_RKD, v_RKD, cache_PZ2KD, rotation=self._rotation, insertion=self._insertion
             )
-        parts = q_RHD[self._order_R].split([count for count, _ in self._ways])
+        parts = q_RHD.index_select(0, self._order_R).split([count for count, _ in self._ways])
         outputs = [way(part, cache_PZ2KD) for part, (_, way) in zip(parts, self._ways, strict=True)]
-        return torch.cat(outputs)[self._restored_R].to(q_RHD.dtype)
+        return torch.cat(outputs).index_select(0, self._restored_R).to(q_RHD.dtype)
 
 
 def keys_are_fewer(cache: PagedCache, span: AttentionSpan, num_heads: int, num_ranks: int) -> bool:
@@ -213,7 +220,12 @@ def _share(
     tables: Sequence[Sequence[int]],
 ) -> ShareAttention:
     decodes = all(span.num_tokens == 1 for span in spans)
-    return ShareAttention(ops, asked, tables, scale=cache.head_dim**-0.5, decodes=decodes)
+    scale, place = cache.head_dim**-0.5, _place(cache)
+    return ShareAttention(ops, asked, tables, scale=scale, decodes=decodes, place=place)
+
+
+def _place(cache: PagedCache) -> torch.device:
+    return cache.layers[0].device
 
 
 def _num_rows(spans: Sequence[AttentionSpan], rank: int, size: int) -> int:

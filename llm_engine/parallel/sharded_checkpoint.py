@@ -93,6 +93,10 @@ class ShardedCheckpoint:
             else minima_NG.narrow(cut.dim, start, length).clone(),
         )
 
+    def take_scaled(self, name: str) -> None:
+        """None: a slice need not begin where a block of scales does."""
+        self._needed(name)
+
     def stored(self, name: str) -> StoredTensor:
         """The slice's shape and bytes."""
         cut = self._needed(name)

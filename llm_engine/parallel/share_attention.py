@@ -11,6 +11,7 @@ from math import inf
 
 import torch
 
+from llm_engine.device import upload
 from llm_engine.layers.attention import AttentionOps
 from llm_engine.parallel.stripes import Reach
 
@@ -26,10 +27,12 @@ class ShareAttention:
         *,
         scale: float,
         decodes: bool,
+        place: torch.device,
     ) -> None:
         """`parts` are numbers of rows and what they see, of one rank after the other.
 
-        `tables` are the pages of each span; `decodes` where every span has one token.
+        `tables` are the pages of each span; `decodes` where every span has one token; `place` is
+        where the rows are.
         """
         self._ops, self._scale, self._decodes = ops, scale, decodes
         self._num_rows = sum(count for count, _ in parts)
@@ -38,14 +41,15 @@ class ShareAttention:
             seen += [(first + reach.first_row, reach) for reach in reaches]
             first += count
         rows = [row for start, r in seen for row in range(start, start + r.num_rows)]
-        self._rows_S = None if len(rows) == self._num_rows else torch.tensor(rows)
+        self._rows_S = None if len(rows) == self._num_rows else upload(rows, torch.int64, place)
         self._has_rows = bool(rows)
         bounds = [0, *accumulate(reach.num_rows for _, reach in seen)]
-        self._bounds = torch.tensor(bounds, dtype=torch.int32)
-        self._lengths_B = torch.tensor([r.num_keys for _, r in seen], dtype=torch.int32)
+        self._bounds = upload(bounds, torch.int32, place)
+        lengths = [reach.num_keys for _, reach in seen]
+        self._lengths_B = upload(lengths, torch.int32, place)
         longest = max((len(tables[r.span]) for _, r in seen), default=0)
         padded = [[*tables[r.span], *[0] * (longest - len(tables[r.span]))] for _, r in seen]
-        self._table_BM = torch.tensor(padded, dtype=torch.int32)
+        self._table_BM = upload(padded, torch.int32, place)
 
     def __call__(
         self, q_RHD: torch.Tensor, cache_PZ2KD: torch.Tensor
@@ -54,14 +58,14 @@ class ShareAttention:
 
         Numerics: the part is rounded once to q's dtype, as the op returns it.
         """
-        o_RHD = torch.zeros(q_RHD.shape, dtype=torch.float32)
-        lse_RH = torch.full(q_RHD.shape[:2], -inf)
+        o_RHD = torch.zeros(q_RHD.shape, dtype=torch.float32, device=q_RHD.device)
+        lse_RH = torch.full(q_RHD.shape[:2], -inf, device=q_RHD.device)
         if not self._has_rows:
             return o_RHD, lse_RH
         if self._rows_S is None:
             o_SHD, lse_SH = self._attend(q_RHD, cache_PZ2KD)
             return o_SHD.float(), lse_SH.float()
-        o_SHD, lse_SH = self._attend(q_RHD[self._rows_S], cache_PZ2KD)
+        o_SHD, lse_SH = self._attend(q_RHD.index_select(0, self._rows_S), cache_PZ2KD)
         o_RHD.index_copy_(0, self._rows_S, o_SHD.float())
         lse_RH.index_copy_(0, self._rows_S, lse_SH.float())
         return o_RHD, lse_RH

@@ -10,11 +10,6 @@ from llm_engine.plan.request import PlanRequest
 from llm_engine.plan.shape import layer_group, model_shape
 from llm_engine.plan.step import Step
 
-NOTE = (
-    "The grouped product of experts has no biases and no gain on a device: there they would be "
-    "passes of their own, which are not counted."
-)
-
 
 def describe(fields: ConfigFields, request: PlanRequest) -> ModelShape:
     """The layers, op uses and cached rows of a gpt-oss model."""
@@ -35,9 +30,7 @@ def describe(fields: ConfigFields, request: PlanRequest) -> ModelShape:
         head = step.head(fields.count("hidden_size"), fields.count("vocab_size"))
         return (*(group for group in found if group.layers), experts, head)
 
-    return model_shape(
-        fields, request, groups, _rows(fields, request, full, windowed, page), notes=(NOTE,)
-    )
+    return model_shape(fields, request, groups, _rows(fields, request, full, windowed, page))
 
 
 def _rows(

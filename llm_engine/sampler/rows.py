@@ -56,13 +56,13 @@ class SamplerRow:
 
     params: SamplingParams
     uniform: float
-    seed: int = 0
-    position: int = 0
     history: TokenHistory | None = None
     draft_ids: tuple[int, ...] = ()
     bias: LogitBias | None = None
     banned_ids: Ints | None = None
     bitmask_W: torch.Tensor | None = None
+    seed: int = 0
+    position: int = 0
 
     @property
     def is_plain(self) -> bool:

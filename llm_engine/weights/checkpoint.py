@@ -3,10 +3,12 @@
 # N rows (outputs), K columns (inputs), G groups of columns.
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, Self
 
 import torch
+
+from kernels.ops.block_fp8_gemm.formats.reference import dequantise_blocks, unpack_mxfp4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,36 @@ class BlockWeights:
         if self.minima_NG is not None:
             groups += self.minima_NG[..., None]
         return groups.view(num_rows, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledWeights:
+    """A matrix of small floats as its file stores it, and the scales that stretch them.
+
+    Shapes: of "fp8" values (N, K) e4m3fn, scales (ceil(N/block), ceil(K/block)) float32, one for
+    each square block; of "mxfp4" bytes (N, K/2) of two values each, the even column in the low
+    nibble, and scales (N, K/32), bytes that stand for powers of two.
+    """
+
+    kind: Literal["fp8", "mxfp4"]
+    values: torch.Tensor
+    scales: torch.Tensor
+    block: int
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self.values.shape[0]
+
+    def to(self, place: torch.device) -> Self:
+        """The same, on a device."""
+        return replace(self, values=self.values.to(place), scales=self.scales.to(place))
+
+    def dequantised(self) -> torch.Tensor:
+        """The values, float32 (N, K): a product of value and scale each, which is rounded once."""
+        if self.kind == "mxfp4":
+            return unpack_mxfp4(self.values, self.scales, torch.float32)
+        return dequantise_blocks(self.values, self.scales, self.block, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +118,13 @@ class Checkpoint(Protocol):
         """
         ...
 
+    def take_scaled(self, name: str) -> ScaledWeights | None:
+        """Read a matrix of small floats with its scales; None, and not taken, where it has none.
+
+        Raises: as `take`.
+        """
+        ...
+
     def stored(self, name: str) -> StoredTensor:
         """What the file's header says of a tensor, taken or not; nothing is read.
 
@@ -103,7 +142,7 @@ class Checkpoint(Protocol):
 
 
 class UnpackedCheckpoint:
-    """A checkpoint whose quantised tensors come out dequantised only."""
+    """A checkpoint whose integers with scales come out dequantised only."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Wrap a checkpoint."""
@@ -129,6 +168,10 @@ class UnpackedCheckpoint:
         self._checkpoint.stored(name)
         return None
 
+    def take_scaled(self, name: str) -> ScaledWeights | None:
+        """Read a matrix of small floats with its scales, where it has any."""
+        return self._checkpoint.take_scaled(name)
+
     def stored(self, name: str) -> StoredTensor:
         """What the file's header says of a tensor."""
         return self._checkpoint.stored(name)
@@ -146,7 +189,7 @@ class PlacedCheckpoint:
     """A checkpoint whose tensors come out on a device, one at a time: none is held twice."""
 
     def __init__(self, checkpoint: Checkpoint, place: torch.device) -> None:
-        """Wrap a checkpoint that gives no packed tensors."""
+        """Wrap a checkpoint."""
         self._checkpoint = checkpoint
         self._place = place
         self.config = checkpoint.config
@@ -169,6 +212,11 @@ class PlacedCheckpoint:
         """None for every tensor that exists: packed weights are the processor's."""
         self._checkpoint.stored(name)
         return None
+
+    def take_scaled(self, name: str) -> ScaledWeights | None:
+        """Read a matrix of small floats with its scales onto the device, where it has any."""
+        found = self._checkpoint.take_scaled(name)
+        return None if found is None else found.to(self._place)
 
     def stored(self, name: str) -> StoredTensor:
         """What the file's header says of a tensor."""

@@ -12,8 +12,9 @@ from typing import Any, Self, cast
 
 import torch
 
-from kernels.ops.block_fp8_gemm.formats.reference import dequantise_blocks
+from kernels.ops.block_fp8_gemm.formats.reference import widen_scale
 from llm_engine.errors import UnsupportedModel
+from llm_engine.weights.checkpoint import ScaledWeights
 
 FP8_KIND = "F8_E4M3"
 SCALE_SUFFIX = "_scale_inv"
@@ -58,8 +59,8 @@ class Fp8Blocks:
         """Whether a tensor is the scales of another."""
         return name.endswith(SCALE_SUFFIX)
 
-    def dequantised(self, name: str, values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        """Float32 values (N, K) of e4m3 (N, K) and scales (ceil(N/block), ceil(K/block)).
+    def scaled(self, name: str, values: torch.Tensor, scales: torch.Tensor) -> ScaledWeights:
+        """The matrix of e4m3 values (N, K) and scales (ceil(N/block), ceil(K/block)).
 
         Raises: UnsupportedModel for scales of another shape.
         """
@@ -69,4 +70,4 @@ class Fp8Blocks:
                 f"{name}{SCALE_SUFFIX} has the shape {tuple(scales.shape)}, but {name} of "
                 f"{tuple(values.shape)} in blocks of {self.block} needs {expected}"
             )
-        return dequantise_blocks(values, scales, self.block, torch.float32)
+        return ScaledWeights("fp8", values, widen_scale(scales, torch.float32), self.block)

@@ -17,7 +17,12 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from llm_engine.errors import UnsupportedModel
-from llm_engine.weights.checkpoint import BlockWeights, StoredTensor, TakenNames
+from llm_engine.weights.checkpoint import (
+    BlockWeights,
+    ScaledWeights,
+    StoredTensor,
+    TakenNames,
+)
 from llm_engine.weights.gguf_blocks import can_split, split_blocks
 from llm_engine.weights.gguf_config import GgufMetadata
 from llm_engine.weights.gguf_file import GgufFile, GgufTensor
@@ -112,6 +117,11 @@ class GgufCheckpoint:
             return None
         tensor = self._taken(name)
         return split_blocks(tensor.data, tensor.kind)
+
+    def take_scaled(self, name: str) -> ScaledWeights | None:
+        """None: integers with scales are no small floats."""
+        self._known(name)
+        return None
 
     def stored(self, name: str) -> StoredTensor:
         """What the header says of a tensor."""

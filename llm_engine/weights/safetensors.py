@@ -10,7 +10,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from llm_engine.errors import UnsupportedModel
-from llm_engine.weights.checkpoint import BlockWeights, StoredTensor, TakenNames
+from llm_engine.weights.checkpoint import (
+    BlockWeights,
+    ScaledWeights,
+    StoredTensor,
+    TakenNames,
+)
 from llm_engine.weights.fp8_blocks import FP8_KIND, MXFP4_METHOD, SCALE_SUFFIX, Fp8Blocks
 from llm_engine.weights.safetensors_shard import stored_tensor
 
@@ -23,8 +28,8 @@ class SafetensorsCheckpoint:
     """A folder with `config.json` and one or more `.safetensors` files.
 
     The files' names are looked up when the first tensor is asked for, and a shard is opened
-    (memory-mapped) when the first of its tensors is taken. Weights in FP8 blocks are dequantised
-    as they are taken; their scales are no tensors of their own.
+    (memory-mapped) when the first of its tensors is taken. Scales of FP8 blocks are no tensors of
+    their own.
     Raises: UnsupportedModel if a file is missing or broken, or quantised in another way.
     """
 
@@ -58,21 +63,18 @@ class SafetensorsCheckpoint:
 
         The bytes of MXFP4 come out as they are.
         """
-        stored = self.stored(name)
-        is_fp8 = stored.kind == FP8_KIND and self._fp8 is not None
-        is_bytes = stored.kind == _BYTES_KIND and self._has_bytes
-        if not is_fp8 and not is_bytes and stored.kind not in _KINDS:
+        scaled = self.take_scaled(name)
+        if scaled is not None:
+            return scaled.dequantised()
+        kind = self.stored(name).kind
+        is_bytes = kind == _BYTES_KIND and self._has_bytes
+        if not is_bytes and kind not in _KINDS:
             raise UnsupportedModel(
-                f"{self._folder} stores {name} as {stored.kind}; supported: {', '.join(_KINDS)}, "
+                f"{self._folder} stores {name} as {kind}; supported: {', '.join(_KINDS)}, "
                 f"and {FP8_KIND} with a quantization_config of method fp8"
             )
         self._names.mark(name)
-        values = self._read(name)
-        if self._fp8 is None or not is_fp8:
-            return values
-        if name + SCALE_SUFFIX not in self._shard_of:
-            raise UnsupportedModel(f"{self._folder} has no {name + SCALE_SUFFIX} beside {name}")
-        return self._fp8.dequantised(name, values, self._read(name + SCALE_SUFFIX))
+        return self._read(name)
 
     def take_part(self, name: str, dim: int, part: range) -> torch.Tensor:
         """Read a part of a tensor; of one that lies in FP8 blocks, all of it on the way."""
@@ -88,6 +90,15 @@ class SafetensorsCheckpoint:
         """None: values of these files are used as they are."""
         self.stored(name)
         return None
+
+    def take_scaled(self, name: str) -> ScaledWeights | None:
+        """Read a matrix in FP8 blocks with its scales; None, and not taken, for any other."""
+        if self.stored(name).kind != FP8_KIND or self._fp8 is None:
+            return None
+        self._names.mark(name)
+        if name + SCALE_SUFFIX not in self._shard_of:
+            raise UnsupportedModel(f"{self._folder} has no {name + SCALE_SUFFIX} beside {name}")
+        return self._fp8.scaled(name, self._read(name), self._read(name + SCALE_SUFFIX))
 
     def stored(self, name: str) -> StoredTensor:
         """What the shard's header says of a tensor."""

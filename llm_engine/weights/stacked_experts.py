@@ -16,9 +16,14 @@ from typing import Any
 
 import torch
 
-from kernels.ops.block_fp8_gemm.formats.reference import MXFP4_GROUP, unpack_mxfp4
+from kernels.ops.block_fp8_gemm.formats.reference import MXFP4_GROUP
 from llm_engine.errors import UnsupportedModel
-from llm_engine.weights.checkpoint import BlockWeights, Checkpoint, StoredTensor
+from llm_engine.weights.checkpoint import (
+    BlockWeights,
+    Checkpoint,
+    ScaledWeights,
+    StoredTensor,
+)
 
 MXFP4_KIND = "MXFP4"
 _BLOCKS, _SCALES = "_blocks", "_scales"
@@ -70,14 +75,11 @@ class StackedExperts:
         place = _place(name)
         if place is None:
             return self._checkpoint.take(_own_name(name))
-        rows = slice(place.first, None, place.step)
         if self._checkpoint.has(place.stack):
+            rows = slice(place.first, None, place.step)
             stack = self._stack(place.stack)[place.expert]
             return (stack[rows] if place.is_bias else stack[:, rows].T).clone().contiguous()
-        self.stored(name)
-        blocks_NGB = self._stack(place.stack + _BLOCKS)[place.expert, rows]
-        scales_NG = self._stack(place.stack + _SCALES)[place.expert, rows]
-        return unpack_mxfp4(blocks_NGB.flatten(1), scales_NG, torch.float32)
+        return self._scaled(name, place).dequantised()
 
     def take_part(self, name: str, dim: int, part: range) -> torch.Tensor:
         """As `take`; of an expert's tensor, all of it is read on the way."""
@@ -91,6 +93,14 @@ class StackedExperts:
             return self._checkpoint.take_packed(_own_name(name))
         self.stored(name)
         return None
+
+    def take_scaled(self, name: str) -> ScaledWeights | None:
+        """Read an expert's map in MXFP4, in memory that the stack may share."""
+        place = _place(name)
+        if place is None:
+            return self._checkpoint.take_scaled(_own_name(name))
+        is_in_numbers = place.is_bias or self._checkpoint.has(place.stack)
+        return None if is_in_numbers else self._scaled(name, place)
 
     def stored(self, name: str) -> StoredTensor:
         """What the file's header says of a tensor, or of an expert's part of one.
@@ -130,6 +140,13 @@ class StackedExperts:
         """Give the files back."""
         self._stacks.clear()
         self._checkpoint.close()
+
+    def _scaled(self, name: str, place: _Place) -> ScaledWeights:
+        self.stored(name)
+        rows = slice(place.first, None, place.step)
+        blocks_NGB = self._stack(place.stack + _BLOCKS)[place.expert, rows]
+        scales_NG = self._stack(place.stack + _SCALES)[place.expert, rows]
+        return ScaledWeights("mxfp4", blocks_NGB.flatten(1), scales_NG, MXFP4_GROUP)
 
     def _names_in(self, own: str) -> list[str]:
         """What a tensor of the file is called here."""

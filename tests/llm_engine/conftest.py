@@ -202,7 +202,10 @@ class _ScatteredPages:
 
 @pytest.fixture(scope="session")
 def logits_of() -> Callable[..., torch.Tensor]:
-    """Runs a model over one sequence in chunks; logits (chunks, V) at the end of each."""
+    """Runs a model over one sequence in chunks; logits (chunks, V) at the end of each.
+
+    `ops` stand in for those of the CPU.
+    """
     from kernels.ledger import Ledger
     from llm_engine.device import EngineDevice
     from llm_engine.layers.bound_ops import bind_ops
@@ -219,10 +222,11 @@ def logits_of() -> Callable[..., torch.Tensor]:
         adapters: Any = None,
         adapter: str | None = None,
         is_native: bool = False,
+        ops: Any = None,
     ) -> torch.Tensor:
         pages: Any = _ScatteredPages(model.config)
         limits = OpSizes(chunk_tokens=512, num_seqs=4, context=400, page_size=pages.page_size)
-        ops = bind_ops(
+        ops = ops or bind_ops(
             model.config,
             dtype,
             limits,

@@ -164,6 +164,9 @@ def test_graphs_are_chosen_from_facts() -> None:
     on = choose_graphs(config, tiny_config(), on_paper())
     assert on is not None
     assert on.chosen == GRAPHS
+    grouped = choose_graphs(config, tiny_config(**MOE), on_paper(), counts_on_device=True)
+    assert grouped is not None
+    assert grouped.chosen == GRAPHS
     moe = choose_graphs(config, tiny_config(**MOE), on_paper())
     assert moe is not None
     assert moe.chosen == ONE_BY_ONE
@@ -211,3 +214,12 @@ def test_batch_invariance_is_refused_on_a_device() -> None:
     machine = MachineMemory(8 << 30, 6 << 30, "a device")
     with pytest.raises(InvalidConfig, match="batch_invariant is asked for, but on device 'cuda'"):
         decide(config, tiny_config(), torch.float32, machine=machine, device=on_paper())
+
+
+def test_a_chunk_follows_the_data_sheets_of_the_family() -> None:
+    rate = on_paper().operations_per_byte(torch.bfloat16)
+    assert rate is not None
+    assert 100 < rate < 350
+    assert EngineDevice.of("cpu").operations_per_byte(torch.bfloat16) is None
+    unknown = EngineDevice(torch.device("cuda", 0), load_traits("sm_100"))
+    assert unknown.operations_per_byte(torch.bfloat16) == 120.0

@@ -7,7 +7,7 @@ back, raises.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,9 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from kernels.hardware.traits import load_traits
 from kernels.ledger import Ledger
+from kernels.ops.moe_gemm.experts import ExpertWeights
+from kernels.ops.moe_router.routing import Routing
+from kernels.ops.moe_router.sorting import sort_tokens
 from llm_engine.cache.geometry import cache_layout
 from llm_engine.decode_graphs import DecodeGraphs
 from llm_engine.device import EngineDevice
@@ -43,6 +46,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Qwen2 with windows": {
         "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 8,
         "max_window_layers": 1,
+    },
+    "Qwen3-MoE": {
+        "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16, "norm_topk_prob": True,
+    },
+    "gpt-oss": {
+        "architectures": ["GptOssForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2,
+        "sliding_window": 8,
     },
 }  # fmt: skip
 
@@ -94,23 +105,51 @@ def paged(q: Any, cache: Any, *indices: torch.Tensor, **options: Any) -> Any:
     return torch.empty_like(q), None
 
 
+def moe_router(logits_NE: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
+    on_device(logits_NE)
+    weights_Nk, ids_Nk = logits_NE.float().topk(routing.k)
+    return ids_Nk.int(), weights_Nk
+
+
+def moe_gemm(
+    h_NC: torch.Tensor, ids_Nk: torch.Tensor, weights_Nk: torch.Tensor, experts: ExpertWeights
+) -> torch.Tensor:
+    """What the grouped product does around its kernels, whose launches need a real device."""
+    found = [getattr(experts, field.name) for field in fields(experts)]
+    on_device(h_NC, ids_Nk, weights_Nk, *(x for x in found if isinstance(x, torch.Tensor)))
+    sorting = sort_tokens(ids_Nk, experts.num_experts, 16)
+    on_device(sorting.order_P, sorting.expert_B)
+    return torch.empty_like(h_NC)
+
+
 def attending(ops: BoundOps) -> BoundOps:
-    """The ops, with stand-ins for those of attention that look at where their arguments are."""
-    return replace(ops, rotary_insert=rotary_insert, paged_prefill=paged, paged_decode=paged)
+    """The ops, with stand-ins for those that only kernels run; they look where arguments are."""
+    forms = ops.forms
+    if forms.moe_gemm is not None:
+        forms = replace(forms, moe_gemm=moe_gemm)
+    return replace(
+        ops, rotary_insert=rotary_insert, paged_prefill=paged, paged_decode=paged,
+        moe_router=moe_router, forms=forms,
+    )  # fmt: skip
+
+
+def made(family: str, asked: dict[str, str]) -> Runner:
+    """A model of empty weights, and what runs it; within a mode of fake tensors."""
+    config = ModelConfig.from_mapping(RAW | FAMILIES[family])
+    device = EngineDevice(PLACE, load_traits("sm_120"))
+    sizes = OpSizes(chunk_tokens=16, num_seqs=4, context=64, page_size=PAGE)
+    asked = {"rms_norm": "torch", "swiglu": "torch"} | asked
+    ops = bind_ops(config, torch.bfloat16, sizes, asked=asked, ledger=Ledger(), device=device)
+    weights: Any = EmptyWeights(config)
+    model = model_class(config.architecture).load(config, weights, torch.bfloat16, ops.forms)
+    pages: Any = Pages(config)
+    return Runner(model, pages, torch.bfloat16, attending(ops))
 
 
 @pytest.fixture(params=FAMILIES)
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
-    config = ModelConfig.from_mapping(RAW | FAMILIES[request.param])
-    device = EngineDevice(PLACE, load_traits("sm_120"))
-    sizes = OpSizes(chunk_tokens=16, num_seqs=4, context=64, page_size=PAGE)
-    torch_ops = dict.fromkeys(("rms_norm", "swiglu"), "torch")
-    ops = bind_ops(config, torch.bfloat16, sizes, asked=torch_ops, ledger=Ledger(), device=device)
     with FakeTensorMode():
-        weights: Any = EmptyWeights(config)
-        model = model_class(config.architecture).load(config, weights, torch.bfloat16)
-        pages: Any = Pages(config)
-        yield Runner(model, pages, torch.bfloat16, attending(ops))
+        yield made(request.param, {})
 
 
 def sequence(seq_id: int, num_tokens: int) -> Sequence:

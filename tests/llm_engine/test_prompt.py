@@ -10,6 +10,7 @@ from llm_engine.chat.stream_parser import StreamParser
 from llm_engine.errors import ContextLengthExceeded, InvalidRequest
 from llm_engine.loader import LoadedModel
 from llm_engine.prompt import Preparer
+from llm_engine.tokenizer import Tokenizer
 from llm_engine.types import (
     ChatMessage,
     Constraint,
@@ -178,6 +179,14 @@ def test_a_prompt_over_the_limit_says_both_numbers(tiny_loaded: LoadedModel, req
             short.prepare(request_of(**fields))
         assert (raised.value.prompt_tokens, raised.value.max_model_len) == (117, 16)
         assert raised.value.param == param
+    # Sixteen characters a token and more are not tokenised: the bytes alone say too much.
+    for param, fields in (
+        ("messages", {"messages": (ChatMessage("user", "x" * 300),)}),
+        ("prompt", {"prompt_text": "x" * 317}),
+    ):
+        with pytest.raises(ContextLengthExceeded, match=r"at least 31[37] tok.* 16 tok") as raised:
+            short.prepare(request_of(**fields))
+        assert raised.value.param == param
     fits = short.prepare(request_of(prompt_text="x" * 10, params={"max_tokens": 100}))
     assert fits.max_total_tokens == 16
     assert (
@@ -185,10 +194,28 @@ def test_a_prompt_over_the_limit_says_both_numbers(tiny_loaded: LoadedModel, req
     )
 
 
+def test_turns_are_told_apart_by_their_salt(tiny_loaded: LoadedModel, request_of) -> None:
+    """Who sends another's words must not be answered sooner for it."""
+    asked: list[tuple[str, str]] = []
+
+    class Watched(Tokenizer):
+        def encode_text(self, text: str, *, salt: str = "") -> list[int]:
+            asked.append((text, salt))
+            return super().encode_text(text, salt=salt)
+
+    watched = Preparer(
+        Watched(tiny_loaded.tokenizer._parts),
+        vocab_size=257,
+        max_model_len=512,
+        eos_token_ids=tiny_loaded.eos_token_ids,
+        grammar_timeout_s=20.0,
+    )
+    watched.prepare(request_of(USER, cache_salt="mine"))
+    assert asked == [("[user]hi[assistant]", "mine")]
+
+
 def test_a_model_without_a_template_says_so(tiny_loaded: LoadedModel, request_of) -> None:
     from dataclasses import replace
-
-    from llm_engine.tokenizer import Tokenizer
 
     parts = replace(tiny_loaded.tokenizer._parts, chat_template=None)
     plain = Preparer(
@@ -201,7 +228,12 @@ def test_a_model_without_a_template_says_so(tiny_loaded: LoadedModel, request_of
     with pytest.raises(InvalidRequest, match="no chat template"):
         plain.prepare(request_of(USER))
     assert plain.prepare(request_of(prompt_text="x")).prompt_ids == (ord("x"),)
-    assert [decision.chosen for decision in plain.decisions()] == ["llguidance", "none"]
+    assert [decision.chosen for decision in plain.decisions()] == [
+        "llguidance",
+        "none",
+        "kept",
+        "bounded by their bytes",
+    ]
 
 
 def test_a_model_without_an_end_cannot_be_bound(tiny_loaded: LoadedModel, request_of) -> None:
@@ -217,7 +249,7 @@ def test_a_model_without_an_end_cannot_be_bound(tiny_loaded: LoadedModel, reques
 
 
 def test_the_decisions_say_how_tools_are_told(preparer: Preparer) -> None:
-    grammar, chat = preparer.decisions()
+    grammar, chat, *_ = preparer.decisions()
     assert (grammar.kind, grammar.chosen) == ("grammar", "llguidance")
     assert (chat.kind, chat.chosen) == ("chat", "hermes")
     assert "no place for tools" in chat.reasons[0]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from llm_engine.config import EngineConfig
+from llm_engine.device import EngineDevice
 from llm_engine.engine import LLMEngine
 from llm_engine.errors import InvalidConfig
 from llm_engine.layers.weight_form import choose_weights
@@ -190,4 +191,4 @@ def test_packed_weights_are_refused_beyond_the_window(loaded: LoadedModel) -> No
     model = replace(loaded.model.config, hidden_size=64, head_dim=32, intermediate_size=64)
     config = EngineConfig(model="tiny", weights="packed", max_model_len=9)
     with pytest.raises(InvalidConfig, match="native attention has no windows, and max_model_len"):
-        choose_weights(config, model, is_quantised=True)
+        choose_weights(config, model, EngineDevice.of("cpu"), is_quantised=True)

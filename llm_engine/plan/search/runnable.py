@@ -54,8 +54,11 @@ class RunsToday:
     blocks: str = ""
 
 
-def runnable(family: str, prefill: Layout, decode: Layout) -> Runnable:
-    """Whether this version runs a family under a pair of layouts, and how to ask for it."""
+def runnable(family: str, prefill: Layout, decode: Layout, *, on_devices: bool = False) -> Runnable:
+    """Whether this version runs a family under a pair of layouts, and how to ask for it.
+
+    `on_devices` says that ranks would compute on accelerators, not on a CPU.
+    """
     if family not in RUNNING_FAMILIES:
         return Runnable(text="", reason=f"no {family} model in this version's engine yet")
     for layout in (prefill, decode):
@@ -78,7 +81,7 @@ def runnable(family: str, prefill: Layout, decode: Layout) -> Runnable:
         reason = f"not in this version: sinks of {family} where keys move between ranks"
         return Runnable(text="", reason=reason)
     wire = "exact" if prefill.wire == "bf16" else prefill.wire
-    missing = unserved(layouts.prefill)
+    missing = unserved(layouts.prefill, on_devices=on_devices)
     if wire != "exact" and missing is not None:
         return Runnable(text="", reason=f"not in this version: {wire} wire: {missing.reason}")
     blocks = missing.reason if missing is not None and not missing.hides else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from llm_engine.plan.search.candidates import Rejected
@@ -57,7 +58,7 @@ def search(
         prefill=chosen.prefill,
         decode=chosen.decode,
         memory=chosen.memory,
-        today=_today(fitting, chosen, goal, steps, setting, work),
+        today=_today(fitting, chosen, goal, steps, setting, work, is_cpu=is_cpu),
         rejected=(
             *passed_over("prefill", prefill_options, chosen, fitting, tight, work),
             *passed_over("decode", decode_options, chosen, fitting, tight, work),
@@ -107,15 +108,23 @@ def _pairs(
 
 
 def _today(
-    pairs: list[Pair], chosen: Pair, goal: Goal, steps: ModelSteps, setting: Setting, work: Workload
+    pairs: list[Pair],
+    chosen: Pair,
+    goal: Goal,
+    steps: ModelSteps,
+    setting: Setting,
+    work: Workload,
+    *,
+    is_cpu: bool,
 ) -> RunsToday:
     """The best of the pairs that the engine runs; the chosen one where it runs as planned."""
     family = steps.at(chosen.prefill.size).family
+    runs = partial(runnable, family, on_devices=not is_cpu)
     best: tuple[float, Pair, Runnable] | None = None
     for pair in (chosen, *sorted(pairs, key=lambda pair: goal(pair, work))):
         if best is not None and goal(pair, work) >= best[0]:
             break  # no pair runs faster than it was planned
-        found = runnable(family, pair.prefill.layout, pair.decode.layout)
+        found = runs(pair.prefill.layout, pair.decode.layout)
         if not found.text:
             continue
         run = _as_run(pair, found, steps, setting)
@@ -125,7 +134,7 @@ def _today(
         if run is chosen:
             break
     if best is None:
-        reason = runnable(family, chosen.prefill.layout, chosen.decode.layout).reason
+        reason = runs(chosen.prefill.layout, chosen.decode.layout).reason
         return RunsToday(text="", reason=reason)
     seconds, run, found = best
     slower = seconds / goal(chosen, work) - 1 if work.goal != "context" else 0.0

@@ -96,8 +96,15 @@ class Marked:
                 content += char
         return ParsedText(content, reasoning, tuple(calls))
 
-    def flush(self) -> ParsedText:
+    def flush(self, *, is_cut: bool = False) -> ParsedText:
         return ParsedText()
+
+
+class Telling(Marked):
+    """Adds how the answer ended."""
+
+    def flush(self, *, is_cut: bool = False) -> ParsedText:
+        return ParsedText(content="…" if is_cut else ".")
 
 
 def _deltas(events: Any, name: str = "a") -> list[TextDelta]:
@@ -246,8 +253,11 @@ def test_reasons_to_finish(
     num_reasoning: int,
 ) -> None:
     request = make_request("a", b"x", temperature=0.0, max_tokens=max_tokens)
-    events = _scripted(toy_loop, list(script)).run(request, parser=Marked)
-    assert _deltas(events)[-1].finish_reason == reason
+    events = _scripted(toy_loop, list(script)).run(request, parser=Telling)
+    last = _deltas(events)[-1]
+    assert last.finish_reason == reason
+    # The parser is told whether the answer's length ended it.
+    assert last.text.endswith("…" if reason == "length" else ".")
     assert events[-1][1].reasoning_tokens == num_reasoning
 
 

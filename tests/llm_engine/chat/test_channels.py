@@ -88,11 +88,17 @@ WRITTEN: dict[str, tuple[str, Parsed]] = {
 }
 
 
-def parsed(pieces: Any, start: ChannelStart = "header", tools: tuple[Tool, ...] = TOOLS) -> Parsed:
+def parsed(
+    pieces: Any,
+    start: ChannelStart = "header",
+    tools: tuple[Tool, ...] = TOOLS,
+    *,
+    is_cut: bool = False,
+) -> Parsed:
     """Content, reasoning and calls of a text given in pieces."""
     ids = itertools.count()
     parser = ChannelParser(ChannelOutput(HARMONY, start, tools), lambda: f"call_{next(ids)}")
-    parts = [*(parser.push(piece) for piece in pieces), parser.flush()]
+    parts = [*(parser.push(piece) for piece in pieces), parser.flush(is_cut=is_cut)]
     assert parser.flush() == ParsedText()
     calls = _calls(parts)
     assert parser.num_tool_calls == len(calls)
@@ -116,6 +122,16 @@ def test_what_is_written_is_read(name: str) -> None:
     text, expected = WRITTEN[name]
     assert parsed([text]) == expected
     assert parsed(text) == expected
+
+
+def test_a_message_that_is_cut_shows_no_marker_and_no_arguments_that_never_came() -> None:
+    call = "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+    assert parsed(call, is_cut=True) == ("", "", [("get_weather", "")])
+    assert parsed(call) == ("", "", [("get_weather", "{}")])
+    assert parsed(call + '{"city": "Os', is_cut=True) == ("", "", [("get_weather", '{"city": "Os')])
+    assert parsed(f"{FINAL}Well<|en", is_cut=True) == ("Well", "", [])
+    assert parsed(f"{FINAL}a <", is_cut=True) == ("a <", "", [])
+    assert parsed(f"{THOUGHT}<|sta", is_cut=True) == ("", "Łódź? <b> 2 < 3.\n", [])
 
 
 def test_a_continued_message_is_the_answer() -> None:

@@ -34,11 +34,11 @@ def form(calls=None, start="off", tools=TOOLS):
     return OutputFormat(THINK, start, calls, tools if calls is not None else ())
 
 
-def parsed(pieces, output_format) -> tuple[str, str, Calls]:
+def parsed(pieces, output_format, *, is_cut=False) -> tuple[str, str, Calls]:
     """Content, reasoning and calls of a text given in pieces."""
     ids = itertools.count()
     parser = StreamParser(output_format, lambda: f"call_{next(ids)}")
-    parts = [*(parser.push(piece) for piece in pieces), parser.flush()]
+    parts = [*(parser.push(piece) for piece in pieces), parser.flush(is_cut=is_cut)]
     assert parser.flush() == ParsedText()
     calls: list[list[str]] = []
     for delta in (delta for part in parts for delta in part.tool_calls):
@@ -150,6 +150,54 @@ def test_a_call_cut_anywhere_loses_nothing(calls, text, expected) -> None:
         assert [name for name, _ in found] == [name for name, _ in expected[: len(found)]]
         if not found:
             assert content == text[:cut]
+
+
+@pytest.mark.parametrize(("calls", "text", "expected"), WRITTEN, ids=NAMES)
+def test_an_answer_cut_in_a_call_shows_no_markup(calls, text, expected) -> None:
+    """Names in order, arguments as far as they came, and no character of markup as content."""
+    lead = "" if calls.leads else "Let me look.\n"
+    num_named = 0
+    for cut in range(len(text)):
+        pieces = [lead + text[:cut]]
+        content, _, found = parsed(pieces, form(calls), is_cut=True)
+        assert parsed(list(pieces[0]), form(calls), is_cut=True) == (content, "", found)
+        names = [name for name, _ in found]
+        assert names == [name for name, _ in expected[: len(found)]]
+        assert num_named <= len(found)
+        num_named = len(found)
+        for (_, arguments), (_, whole) in zip(found, expected, strict=False):
+            assert whole.replace(" ", "").startswith(arguments.replace(" ", ""))
+        if not found and not calls.leads and cut >= 4:
+            assert content == lead
+        if found:
+            assert content.strip() == lead.strip()
+    assert num_named == len(expected) or calls is formats.HERMES  # keys in another order
+
+
+def test_what_only_looks_like_the_beginning_of_a_call_is_kept_when_cut() -> None:
+    for text in ("a <", "a <t", "a <to", "[TO", "a <table", "<tool_call>is how it begins"):
+        assert parsed([text], form(formats.HERMES), is_cut=True) == (text, "", [])
+    for text in ('{"na', '{"name": "', '{"name": "Bob', '{"name": "Bob", "age": 4', '{"a": [1'):
+        assert parsed([text], form(formats.LLAMA3), is_cut=True) == (text, "", [])
+    assert parsed(['{"name": "get_w'], form(formats.LLAMA3), is_cut=True) == ("", "", [])
+    assert parsed(["a <tool_"], form(formats.HERMES)) == ("a <tool_", "", [])
+
+
+def test_a_name_that_is_whole_is_a_call_without_arguments_yet() -> None:
+    for calls, text in (
+        (formats.HERMES, '<tool_call>{"name": "get_time", "argu'),
+        (formats.GLM, "<tool_call>get_time\n"),
+        (formats.LLAMA3, '{"name": "get_time", '),
+        (formats.MISTRAL_ARGS, "[TOOL_CALLS]get_time[AR"),
+    ):
+        assert parsed([text], form(calls), is_cut=True) == ("", "", [("get_time", "")])
+    assert parsed(["<tool_call>get_time"], form(formats.GLM), is_cut=True) == ("", "", [])
+
+
+def test_reasoning_markers_that_are_cut_are_no_text() -> None:
+    assert parsed(["Why?\n</thi"], form(start="open"), is_cut=True) == ("", "Why?", [])
+    assert parsed(["<thin"], form(start="possible"), is_cut=True) == ("", "", [])
+    assert parsed(["a <"], form(start="open"), is_cut=True) == ("", "a <", [])
 
 
 STARTS = ("open", "possible", "off")

@@ -12,6 +12,7 @@ from kernels.native import library as native_library
 from kernels.native.build import find_compiler
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide
+from llm_engine.device import EngineDevice
 from llm_engine.errors import InvalidConfig
 from llm_engine.layers.bound_ops import STACK_REASON
 from llm_engine.layers.native import NativeAttend, NativeCache
@@ -120,6 +121,7 @@ def test_the_ledger_shows_what_runs(packed: LoadedModel) -> None:
 
 
 CONFIG = EngineConfig(model="m")
+CPU = EngineDevice.of("cpu")
 
 
 @pytest.mark.parametrize(
@@ -133,19 +135,21 @@ CONFIG = EngineConfig(model="m")
 def test_weights_are_unpacked_for_a_reason(
     packed: LoadedModel, config: EngineConfig, is_quantised: bool, reason: str
 ) -> None:
-    is_packed, decision = choose_weights(config, packed.model.config, is_quantised=is_quantised)
+    is_packed, decision = choose_weights(
+        config, packed.model.config, CPU, is_quantised=is_quantised
+    )
     assert (is_packed, decision.chosen, decision.source) == (False, "unpacked", "default")
     assert reason in "; ".join(decision.rejected[0].reasons)
     with pytest.raises(InvalidConfig, match=reason):
         choose_weights(
-            replace(config, weights="packed"), packed.model.config, is_quantised=is_quantised
+            replace(config, weights="packed"), packed.model.config, CPU, is_quantised=is_quantised
         )
 
 
 def test_an_explicit_wish_is_met(packed: LoadedModel) -> None:
     for wish in ("packed", "unpacked"):
         config = replace(CONFIG, weights=wish)
-        is_packed, decision = choose_weights(config, packed.model.config, is_quantised=True)
+        is_packed, decision = choose_weights(config, packed.model.config, CPU, is_quantised=True)
         assert (is_packed, decision.chosen, decision.source) == (wish == "packed", wish, "explicit")
 
 
@@ -154,7 +158,7 @@ def test_without_a_compiler_torch_runs_and_says_so(
 ) -> None:
     problem = "no C++ compiler: looked for g++, clang++; install one"
     monkeypatch.setattr(native_library, "build_problem", lambda: problem)
-    is_packed, decision = choose_weights(CONFIG, packed.model.config, is_quantised=True)
+    is_packed, decision = choose_weights(CONFIG, packed.model.config, CPU, is_quantised=True)
     assert not is_packed
     assert problem in "; ".join(decision.rejected[0].reasons)
 

@@ -72,3 +72,12 @@ def test_an_engine_records_the_chunk_and_why() -> None:
     assert (found.asked, found.source) == ("auto", "default")
     assert found.reasons
     assert found.rejected
+
+
+def test_a_device_hides_its_reading_under_longer_chunks() -> None:
+    assert hiding_tokens("bf16", 100.0) == 3392  # 100 operations a byte x 2 bytes / 2 / 0.03
+    choice = choose_chunk(
+        model(), asked=None, form="bf16", item_bytes=2, available_bytes=24 * GIB,
+        operations_per_byte=100.0,
+    )  # fmt: skip
+    assert choice.tokens == 3392

@@ -10,10 +10,13 @@ import torch
 
 from kernels.collectives.communicator import join
 from kernels.collectives.group import Group
+from kernels.hardware.traits import load_traits
 from llm_engine.config import EngineConfig
+from llm_engine.device import EngineDevice
 from llm_engine.engine import LLMEngine
 from llm_engine.parallel.commands import Ranks
 from llm_engine.parallel.executor import load_rank
+from llm_engine.parallel.seat import Seat
 from llm_engine.parallel.step_command import StepCommand
 from llm_engine.types import GenerationRequest, SamplingParams
 
@@ -30,6 +33,17 @@ class Pipes:
             self.phases.append(StepCommand.decode(data).phase)
         for pipe in self._pipes:
             pipe.send_bytes(data)
+
+
+def asked(settings):
+    """The engine's settings, and the device that stands in for theirs.
+
+    `family` names one whose kernels run over tensors of the CPU, in Triton's interpreter.
+    """
+    family = settings.get("family")
+    config = EngineConfig(**{name: value for name, value in settings.items() if name != "family"})
+    device = None if family is None else EngineDevice(torch.device("cpu"), load_traits(family))
+    return config, device
 
 
 def generated(engine, prompts, max_tokens, first=None):
@@ -75,7 +89,9 @@ def lead(comm, pipes, settings, rounds, max_tokens):
     """Rank 0: generate for each round of prompts."""
     commands = Pipes(pipes)
     try:
-        engine = LLMEngine.load(EngineConfig(**settings), ranks=Ranks(comm, commands))
+        config, device = asked(settings)
+        seat = Seat.take(config, Ranks(comm, commands), device)
+        engine = LLMEngine(seat.share.loaded(), config, seat=seat)
         firsts = [{} for _ in rounds]
         answers = [
             generated(engine, prompts, max_tokens, first)
@@ -99,7 +115,8 @@ def follow(comm, pipe, settings):
     """A follower: carry out commands until an empty one comes."""
     executor = None
     try:
-        executor = load_rank(EngineConfig(**settings), comm)
+        config, device = asked(settings)
+        executor = load_rank(config, comm, device)
         while data := pipe.recv_bytes():
             executor.execute(StepCommand.decode(data))
         return None

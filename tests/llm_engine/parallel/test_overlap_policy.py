@@ -77,3 +77,19 @@ def test_settings_of_ranks_need_ranks(asked: dict[str, str]) -> None:
 def test_other_values_are_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidConfig, match=f"{name} is '{value}', must be one of"):
         config("tp2", **{name: value})
+
+
+@pytest.mark.parametrize("text", [*SERVED, *BY_THEMSELVES])
+def test_ranks_on_devices_take_turns_and_say_so(text: str) -> None:
+    """No schedule has run over a device's streams: nothing is hidden there."""
+    layout = Layout.parse(text)
+    decisions = {d.what: d for d in settled_decisions(OverlapPolicy(), layout, on_devices=True)}
+    overlap = decisions["overlap"]
+    assert (overlap.chosen, overlap.tier) == ("off", Tier.GENERIC)
+    assert "take turns" in overlap.reasons[0]
+    for asked in ({"overlap": "on"}, {"wire": "int8"}):
+        with pytest.raises(InvalidConfig, match=r"take turns, .* ask for overlap off"):
+            check_overlap(config(text, device="cuda", **asked), layout)
+    with pytest.raises(StrictRefusal, match="Remedy: ask for overlap off"):
+        check_overlap(config(text, device="cuda", strict_floor="fused"), layout)
+    check_overlap(config(text, device="cuda", strict_floor="fused", overlap="off"), layout)

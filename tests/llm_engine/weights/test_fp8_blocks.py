@@ -10,8 +10,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from kernels.ops.block_fp8_gemm.formats.reference import quantise_blocks
+from llm_engine.device import EngineDevice
 from llm_engine.errors import UnsupportedModel
+from llm_engine.layers.form_choice import FormQuestion, choose_forms
+from llm_engine.layers.kept_forms import KeptForms
 from llm_engine.loader import load_weights
+from llm_engine.model_config import ModelConfig
+from llm_engine.models.parameters import Parameters
+from llm_engine.weights.facts import StoredForm
+from llm_engine.weights.footprint import tensor_bytes
 from llm_engine.weights.fp8_blocks import Fp8Blocks
 from llm_engine.weights.safetensors import SafetensorsCheckpoint
 
@@ -56,10 +63,67 @@ def test_logits_equal_those_of_the_dequantised_weights(
     assert (logits_of(model, IDS, [40])[0] - expected).abs().max() <= 1e-4
 
 
+def kept(config: ModelConfig, asked: str = "torch") -> KeptForms:
+    """Forms of a CPU that is asked to keep the blocks."""
+    return choose_forms(
+        FormQuestion(
+            model=config, dtype=torch.float32, num_rows=4, device=EngineDevice.of("cpu"),
+            stored=StoredForm(fp8_block=128), asked={"block_fp8_gemm": asked},
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [SIZES, {"hidden_size": 192, "head_dim": 64}], ids=str)
+def test_kept_blocks_give_the_logits_of_the_dequantised_weights(
+    make_tiny: Callable[..., Any],
+    logits_of: Callable[..., torch.Tensor],
+    tmp_path: Path,
+    sizes: dict[str, int],
+) -> None:
+    """Where q, k and v fill whole blocks of rows they are one product, else three."""
+    oracle = make_tiny(**sizes, attention_bias=True)
+    _quantise(tmp_path, oracle, SETTINGS)
+    checkpoint = SafetensorsCheckpoint(tmp_path)
+    config = ModelConfig.from_mapping(checkpoint.config)
+    forms = kept(config)
+    facts = Parameters.of(config).facts(checkpoint, torch.float32)
+    model: Any = load_weights(checkpoint, torch.float32, forms)
+    assert model.num_parameters == oracle.num_parameters()
+    qkv = model._layers[0].attention.qkv.scaled
+    expected_parts = [640] if "head_dim" in sizes else [96, 32, 32]
+    assert [len(part.values) for part in qkv.parts] == expected_parts
+    assert facts.stored == StoredForm(fp8_block=128)
+    frequencies = 4 * config.head_dim // 2  # are no tensors of the files
+    assert tensor_bytes(model) - forms.weight_bytes(facts) == frequencies
+    assert forms.weight_bytes(facts) < 0.4 * facts.unpacked_bytes
+    with torch.inference_mode():
+        expected = oracle(torch.tensor([IDS])).logits[0, -1]
+    assert (logits_of(model, IDS, [40])[0] - expected).abs().max() <= 1e-4
+
+
+def test_a_map_of_which_a_part_is_in_numbers_is_numbers(
+    make_tiny: Callable[..., Any], logits_of: Callable[..., torch.Tensor], tmp_path: Path
+) -> None:
+    oracle = make_tiny(**SIZES)
+    _quantise(tmp_path, oracle, SETTINGS)
+    state = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.self_attn.k_proj.weight"
+    del state[f"{name}_scale_inv"]
+    state[name] = oracle.get_parameter(name).detach().contiguous()
+    save_file(state, tmp_path / "model.safetensors")
+    checkpoint = SafetensorsCheckpoint(tmp_path)
+    forms = kept(ModelConfig.from_mapping(checkpoint.config))
+    model: Any = load_weights(checkpoint, torch.float32, forms)
+    assert [layer.attention.qkv.scaled is None for layer in model._layers] == [False, True, False]
+    with torch.inference_mode():
+        expected = oracle(torch.tensor([IDS])).logits[0, -1]
+    assert (logits_of(model, IDS, [40])[0] - expected).abs().max() <= 1e-4
+
+
 def test_bfloat16_is_one_rounding_of_the_product() -> None:
     weight = torch.randn(130, 257, generator=torch.Generator().manual_seed(1))
     values, scales = quantise_blocks(weight, 128)
-    ours = Fp8Blocks(128).dequantised("w", values, scales).bfloat16()
+    ours = Fp8Blocks(128).scaled("w", values, scales).dequantised().bfloat16()
     spread = scales.double().repeat_interleave(128, 0)[:130].repeat_interleave(128, 1)[:, :257]
     assert torch.equal(ours, (values.double() * spread).float().bfloat16())
 
