@@ -10,8 +10,9 @@ from typing import Literal
 from starlette.concurrency import run_in_threadpool
 
 from service.context import Gateway
-from service.errors import NotFound, Unavailable, shown
+from service.errors import NoRoom, NotFound, Unavailable, shown
 from workers.client import served_name
+from workers.errors import StorageFull
 from workers.presence import GONE_AFTER_S
 from workers.protocol import VideoLimits, WorkerFacts, WorkerState
 
@@ -65,7 +66,8 @@ async def find_llm(gateway: Gateway, name: str) -> ServedLLM:
 
     A worker that was ready a moment ago is taken without a look at the database; nothing is
     refused without one.
-    Raises: NotFound for a name that is not served, Unavailable while no worker has it.
+    Raises: NotFound for a name that is not served, Unavailable while no worker has it, NoRoom where
+    one cannot be heard because a disk is full.
     """
     for worker, adapter in _serving(gateway.recent.rows(), name):
         if is_ready(worker):
@@ -75,12 +77,23 @@ async def find_llm(gateway: Gateway, name: str) -> ServedLLM:
     )
     for worker, adapter in _serving(workers, name):
         if not is_ready(worker):
+            if not is_heard(worker):
+                await run_in_threadpool(check_room, gateway)
             raise _no_worker(name, worker)
         return ServedLLM(worker, adapter)
     if name == configured(gateway, "llm"):
+        await run_in_threadpool(check_room, gateway)
         raise _no_worker(name, None)
     names = await run_in_threadpool(known_models, gateway, "llm")
     raise _unknown(name, adapter_names(workers) + names)
+
+
+def check_room(gateway: Gateway) -> None:
+    """Raises: NoRoom when workers cannot do their work, since a disk is full."""
+    try:
+        gateway.client.check_room()
+    except StorageFull as error:
+        raise NoRoom(str(error)) from error
 
 
 def _serving(workers: Iterable[WorkerFacts], name: str) -> Iterator[tuple[WorkerFacts, str | None]]:

@@ -14,6 +14,7 @@ ServiceError
     ├── TooManyRequests       429
     ├── EngineFailed          500
     └── Unavailable           503  carries Retry-After
+        └── NoRoom            503  a disk or the database is full
 """
 
 from __future__ import annotations
@@ -147,6 +148,12 @@ class Unavailable(ApiError):
     type = "server_error"
     default_code = "engine_overloaded"
     default_headers: ClassVar[Mapping[str, str]] = {"Retry-After": "5"}
+
+
+class NoRoom(Unavailable):
+    """A disk or the database is full, and somebody has to free some room."""
+
+    default_code = "storage_full"
 
 
 def error_body(

@@ -57,6 +57,8 @@ def make_app(settings: Settings, redis_url: str) -> Celery:
         worker_enable_remote_control=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # A Redis that refuses to write, as on a full disk, is waited for and ends no worker.
+        broker_channel_error_retry=True,
         broker_connection_timeout=5,
         broker_transport_options=TRANSPORT_OPTIONS,
     )

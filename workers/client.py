@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -14,9 +16,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from workers.app import make_app, queue_name, send, served_name
 from workers.batch_intake import BatchCreated, BatchItem, create_batch
-from workers.chat.client import ChatClient
+from workers.chat.client import ChatClient, says_full
 from workers.chat.stream import ChatTiming
-from workers.errors import NoWorker
+from workers.errors import NoWorker, StorageFull
 from workers.presence import GONE_AFTER_S
 from workers.protocol import ChatEvent, ChatRequest, WorkerFacts
 from workers.store import ArtifactStore, Store, open_store
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchCreated", "BatchItem", "Client", "NoWorker", "served_name"]
 _logger = logging.getLogger(__name__)
 _PING_TIMEOUT_S = 2.0
+_ROOM_KEY = "room"  # written to see whether Redis writes
 
 
 class Client:
@@ -51,6 +54,8 @@ class Client:
             settings.redis_url, socket_timeout=_PING_TIMEOUT_S, socket_connect_timeout=1.0
         )
         self._chats: ChatClient | None = None
+        self._room_lock = threading.Lock()
+        self._had_room_s = -1e9
 
     @classmethod
     def connect(cls, settings: Settings, *, timing: ChatTiming | None = None) -> Self:
@@ -162,7 +167,8 @@ class Client:
 
         Cancelling the call cancels the request. All calls must come from one event loop, where
         `deliver` is called; it must not raise.
-        Raises: NoWorker before the first event when no living worker serves the model, QueueFull.
+        Raises: NoWorker before the first event when no living worker serves the model; StorageFull
+        when its worker cannot be heard for want of room; QueueFull.
         """
         if self._chats is None:
             self._chats = self._make_chats()
@@ -173,6 +179,7 @@ class Client:
             self.settings.redis_url,
             self.workers,
             self._timing,
+            check_room=self.check_room,
             max_waiting=self.settings.max_queued,
         )
 
@@ -181,6 +188,24 @@ class Client:
     def workers(self) -> list[WorkerFacts]:
         """The workers heard of within the last `GONE_AFTER_S`."""
         return self.store.workers.list(max_age_s=GONE_AFTER_S)
+
+    def check_room(self) -> None:
+        """Write what a worker must be able to write, to the database and to Redis.
+
+        At most once a second while there is room, however many ask.
+        Raises: StorageFull when one of them has none.
+        """
+        with self._room_lock:
+            if time.monotonic() - self._had_room_s < 1.0:
+                return
+            self.store.workers.check_room()
+            try:
+                self._redis.set(_ROOM_KEY, "1", ex=1)
+            except RedisError as error:
+                if says_full(error):
+                    raise StorageFull from error
+                _logger.warning("cannot tell whether Redis has room: %s", error)
+            self._had_room_s = time.monotonic()
 
     def redis_ok(self) -> bool:
         """Whether Redis answers."""

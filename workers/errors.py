@@ -2,6 +2,7 @@
 
 LanewiseError
 ├── NoWorker                  no living worker serves the model
+├── StorageFull               no room is left on a disk or in the database
 ├── GroupLost                 the ranks of an engine cannot be brought together again
 └── StoreError                what the store refuses
     ├── NotFound              no such row, or a row of another key (never told apart)
@@ -32,6 +33,16 @@ class NoWorker(LanewiseError):
         """Remember the model."""
         super().__init__(f"no worker serves the model {model!r} at the moment; try again later")
         self.model = model
+
+
+class StorageFull(LanewiseError):
+    """No room is left on a disk or in the database that the service writes to."""
+
+    def __init__(self) -> None:
+        """Say what is to be done."""
+        super().__init__(
+            "The service's disk or database is full: free some room there, then send this again."
+        )
 
 
 class GroupLost(LanewiseError):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llm_engine.config import EngineConfig
-from workers.settings import parse_adapters
+from llm_engine.errors import InvalidConfig
+from llm_engine.parallel.layout import PhaseLayouts
+from workers.settings import parse_adapters, parse_device_set
 
 if TYPE_CHECKING:
     from workers.settings import Settings
@@ -18,7 +20,7 @@ def engine_config(settings: Settings) -> EngineConfig:
     """
     return EngineConfig(
         model=settings.llm_model,
-        device="cuda" if settings.llm_devices else "cpu",
+        device=_device(settings),
         dtype=settings.dtype,
         max_model_len=settings.llm_max_model_len or None,
         max_num_seqs=settings.llm_max_num_seqs,
@@ -42,3 +44,18 @@ def engine_config(settings: Settings) -> EngineConfig:
         wire=settings.llm_wire,
         graphs=settings.llm_graphs,
     )
+
+
+def _device(settings: Settings) -> str:
+    """The kind of the devices. Raises: InvalidConfig where there is not one for each rank."""
+    if not (devices := parse_device_set(settings.llm_devices)):
+        return "cpu"
+    layout = settings.llm_layout
+    num_ranks = PhaseLayouts.parse(layout).num_ranks if layout else 1
+    if len(devices) != num_ranks:
+        raise InvalidConfig(
+            f"llm_devices {settings.llm_devices} are {len(devices)}, but layout {layout or 'none'} "
+            f"is for {num_ranks} rank{'s' * (num_ranks > 1)}, each on one device: name as many, or "
+            "give another layout (lanewise plan proposes one)"
+        )
+    return "cuda"

@@ -139,6 +139,15 @@ class Settings(BaseSettings):
         parse_adapters(text)
         return text
 
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_url(cls, url: str) -> str:
+        if url:
+            from redis.connection import parse_url  # not for those that bring their own
+
+            parse_url(url)
+        return url
+
     @property
     def resolved_data_dir(self) -> Path:
         """`data_dir` as an absolute path."""

@@ -86,7 +86,7 @@ def clip_options(command: Command) -> Command:
             click.option("--project", metavar="NAME", help="Project of the job."),
             click.option("--shot", metavar="NAME", help="Shot of the job."),
             click.option("--tag", "tags", multiple=True, metavar="WORD", help="May be repeated."),
-            click.option("--priority", type=click.IntRange(-100, 100), help="Higher runs first."),
+            click.option("--priority", type=click.IntRange(-100, 100), help="Smaller runs first."),
         )
     ):
         command = option(command)

@@ -48,6 +48,7 @@ _SETTING_OF_OPTION = {
 @click.option("--redis-url", metavar="URL", help="Redis to use.  [default: its own]")
 @click.option("--database-url", metavar="URL", help="Database.  [default: SQLite in --data]")
 @click.option("--layout", metavar="TEXT", help="LLM over ranks: tp2, cp2->tp2.  [default: one]")
+@click.option("--video-layout", metavar="TEXT", help="Clips over ranks: ulysses2, cfg2.")
 @click.option(
     "--overlap", type=click.Choice(["auto", "on", "off"]), help="Hide exchanges between ranks."
 )

@@ -16,11 +16,11 @@ from functools import partial
 from fastapi import Request
 
 from service.context import Gateway
-from service.errors import ApiError, EngineFailed, ServiceError, Unavailable
+from service.errors import ApiError, EngineFailed, NoRoom, ServiceError, Unavailable
 from service.http.error_responses import from_store
 from service.waker import Waker
 from workers.client import NoWorker
-from workers.errors import StoreError
+from workers.errors import StorageFull, StoreError
 from workers.protocol import ChatEvent, ChatRequest
 
 _log = logging.getLogger("lanewise.service")
@@ -152,6 +152,8 @@ def _early_end(error: BaseException | None) -> ApiError:
         return Unavailable(
             str(error), param="model", code="no_worker_for_model", headers={"Retry-After": "5"}
         )
+    if isinstance(error, StorageFull):
+        return NoRoom(str(error))
     if isinstance(error, StoreError):
         return from_store(error)
     if error is not None:

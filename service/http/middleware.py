@@ -11,16 +11,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import Unavailable, error_body, shown
+from service.errors import NoRoom, error_body, shown
 from service.http.error_responses import respond
 from service.ids import request_id
 from service.metrics import Metrics
+from workers.errors import StorageFull
 from workers.store.engine import is_storage_full
 
 _log = logging.getLogger("lanewise.service")
 _access = logging.getLogger("lanewise.access")
 _GONE_STATUS = 499  # the caller hung up; nothing is sent
-_NO_ROOM = "The service's disk or database is full: free some room there, then send this again."
 
 
 class Envelope:
@@ -81,7 +81,7 @@ class _Exchange:
         if self.status:  # the answer has begun: all that is left is to cut it off
             raise ConnectionAbortedError(f"request {self.request_id} failed in mid-answer")
         if is_storage_full(cause):
-            response = respond(Unavailable(_NO_ROOM, code="storage_full"))
+            response = respond(NoRoom(str(StorageFull())))
         else:
             text = f"The service failed. Its log has the cause under {self.request_id}."
             response = JSONResponse(error_body(text, "server_error"), status_code=500)

@@ -71,7 +71,7 @@ export class SubmitForm {
     this.steps = number("steps", { min: 1, step: 1 });
     this.project = h("input", { id: "project", autocomplete: "off", placeholder: "none" });
     this.tags = h("input", { id: "tags", autocomplete: "off", placeholder: "one, two" });
-    this.priority = h("select", { id: "priority" }, ["Low:-10", "Normal:0", "High:10"].map((entry) => {
+    this.priority = h("select", { id: "priority" }, ["Low:10", "Normal:0", "High:-10"].map((entry) => {
       const [name, value] = entry.split(":");
       return h("option", { value, selected: value === "0" }, name);
     }));

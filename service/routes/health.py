@@ -9,8 +9,9 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from service.auth import ReadKey
-from service.catalog import Role, configured, is_heard, is_ready, known_workers
+from service.catalog import Role, check_room, configured, is_heard, is_ready, known_workers
 from service.context import Gateway, GatewayDep
+from service.errors import NoRoom
 from service.http.openapi import errors
 from workers.protocol import JobStatus, WorkerFacts
 
@@ -40,7 +41,10 @@ def get_readiness(gateway: GatewayDep) -> Response:
         not_ready.append({"what": "database", "why": "does not answer"})
     else:
         workers = known_workers(gateway)
-    not_ready += _missing(gateway, workers)
+    missing = _missing(gateway, workers)
+    not_ready += missing
+    if missing and has_database:
+        not_ready += _without_room(gateway)
     counts = gateway.client.store.jobs.counts() if has_database else {}
     waiting = sum(n for (_, status), n in counts.items() if status == JobStatus.QUEUED)
     body = {
@@ -70,6 +74,14 @@ def _missing(gateway: Gateway, workers: list[WorkerFacts]) -> list[dict[str, str
                 why = f"{why}: {rows[0].error}"
             missing.append({"what": f"{role} worker", "model": model, "why": why})
     return missing
+
+
+def _without_room(gateway: Gateway) -> list[dict[str, str]]:
+    try:
+        check_room(gateway)
+    except NoRoom as error:
+        return [{"what": "storage", "why": error.message}]
+    return []
 
 
 def _summary(worker: WorkerFacts) -> dict[str, Any]:

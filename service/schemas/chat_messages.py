@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from service.errors import BadRequest
-from service.http.json_values import as_list
+from service.http.json_values import as_list, as_object
 from service.schemas.chat_tools import MAX_TOOLS
 from service.schemas.strict import NAME, Body, Text
 from workers.protocol import ChatMessage, ToolCall
@@ -24,7 +24,15 @@ def _as_parts(content: object) -> object:
     parts = as_list(content)
     if parts is None:
         raise ValueError("must be a string or a list of text parts")
-    return parts
+    return [_as_text_part(part) for part in parts]
+
+
+def _as_text_part(part: object) -> object:
+    """What a model said instead of an answer, a refusal, is read as its text."""
+    members = as_object(part) or {}
+    if members.get("type") != "refusal":
+        return part
+    return {"type": "text", "text": members.get("refusal")}
 
 
 class TextPart(Body):

@@ -12,7 +12,8 @@ from service.schemas.strict import Body, Text
 from service.schemas.structured import StructuredOutputs
 from workers.protocol import LLMLimits
 
-MAX_SEED = 2**63 - 1
+# 64 bits, read with a sign or without one.
+MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
 MAX_INT = 2**31 - 1
 _MAX_STOPS = 16
 _MAX_STOP_IDS = 256
@@ -53,13 +54,23 @@ class GenerationBody(Body):
         default=None, max_length=_MAX_STOP_IDS
     )
     include_stop_str_in_output: bool | None = None
-    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+    seed: int | None = Field(
+        default=None,
+        ge=MIN_SEED,
+        le=MAX_SEED,
+        description="64 bits: a negative seed draws as the one that is 2**64 larger.",
+    )
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         default=None, max_length=_MAX_BIASES
     )
     ignore_eos: bool | None = None
     structured_outputs: StructuredOutputs | None = None
-    priority: int | None = Field(default=None, ge=-_MAX_PRIORITY, le=_MAX_PRIORITY)
+    priority: int | None = Field(
+        default=None,
+        ge=-_MAX_PRIORITY,
+        le=_MAX_PRIORITY,
+        description="A smaller one runs sooner, as with clips; default: 0.",
+    )
     cache_salt: Text | None = Field(default=None, max_length=256)
     deadline_s: float | None = Field(default=None, gt=0, le=_MAX_DEADLINE_S)
     stream: bool | None = None

@@ -70,7 +70,9 @@ class SubmissionBody(BaseModel):
     steps: _Int = None
     guidance_scale: _Float = None
     save_frames: bool = False
-    priority: Annotated[int, BeforeValidator(_no_bool)] = Field(default=0, ge=-100, le=100)
+    priority: Annotated[int, BeforeValidator(_no_bool)] = Field(
+        default=0, ge=-100, le=100, description="A smaller one runs sooner, as with chats."
+    )
     project: _Label = ""
     shot: _Label = ""
     tags: Annotated[list[_Tag], BeforeValidator(_split_tags)] = Field(

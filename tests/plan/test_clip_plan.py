@@ -125,3 +125,24 @@ def test_a_clip_too_long_for_the_cards_is_refused():
     found = plan_clip(shape_of(362), load_machine("laptop-cpu"))
     assert found.chosen is None
     assert found.needed_bytes > 60e9
+
+
+def test_branches_of_guidance_on_devices_of_their_own_halve_what_they_exchange():
+    """Half of the devices share a branch's rows: twice the rows stay, for half of the passes."""
+    shape = shape_of(81, "wan2.2-i2v-a14b")
+    facts, machine = clip_facts(shape), load_machine("8x-rtxpro6000")
+    rates, exchange = rates_of(machine, has_fp8_math=False), exchange_of(machine)
+    alone, both = (
+        clip_time(shape, facts, layout, rates, exchange)
+        for layout in (ClipLayout(ulysses=8), ClipLayout(cfg=2, ulysses=4))
+    )
+    assert both.sent_bytes == pytest.approx(alone.sent_bytes * (3 / 4) / (7 / 8))
+    assert both.parts.attention == pytest.approx(alone.parts.attention)
+    assert both.step_s < alone.step_s
+    found = plan_clip(shape, machine)
+    assert both in (found.chosen, *found.others)
+
+
+def test_a_model_without_guidance_has_no_branches_to_divide():
+    found = plan_clip(shape_of(0), load_machine("8x-rtxpro6000"))
+    assert {time.layout.cfg for time in (found.chosen, *found.others)} == {1}

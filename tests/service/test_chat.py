@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 from gateway_kit import LLM, FakeClient, publish_workers, words
 
+from workers.chat.translation import to_engine
+from workers.errors import StorageFull
 from workers.protocol import ChatDelta, ChatDone, ChatFailed, TokenLogprob, WorkerState
 from workers.store import Store
 
@@ -201,7 +204,9 @@ async def test_parts_are_joined_as_they_stand(
         ({"logit_bias": {"1": 101}}, "logit_bias.1", None),
         ({"stop": ["x"] * 100_000}, "stop", None),
         ({"stop": ""}, "stop.0", None),
-        ({"seed": -1}, "seed", None),
+        ({"seed": 2**64}, "seed", None),
+        ({"seed": -(2**63) - 1}, "seed", None),
+        ({"seed": 1.5}, "seed", None),
         ({"temperature": -1}, "temperature", None),
         ({"temperature": 1e308}, "temperature", None),
         ({"temperature": "0.5"}, "temperature", None),
@@ -275,6 +280,59 @@ async def test_bad_fields_are_named(
         assert (error["param"], error["code"]) == (param, code)
         assert error["type"] == "invalid_request_error"
         assert error["message"]
+
+
+@pytest.mark.parametrize("seed", [-1, -(2**63), 0, 2**63, 2**64 - 1])
+async def test_seeds_have_64_bits_with_a_sign_or_without(
+    http: httpx.AsyncClient, client: FakeClient, seed: int
+) -> None:
+    assert (await ask(http, seed=seed)).status_code == 200
+    assert client.requests[-1].params.seed == seed
+    to_engine(client.requests[-1])  # which has bounds of its own
+
+
+async def test_a_refusal_told_again_is_text(http: httpx.AsyncClient, client: FakeClient) -> None:
+    parts = [{"type": "refusal", "refusal": "No, "}, {"type": "text", "text": "sorry."}]
+    turns = [{"role": "assistant", "content": parts}, {"role": "user", "content": "Why?"}]
+    assert (await ask(http, messages=turns)).status_code == 200
+    assert client.requests[-1].messages[0].content == "No, sorry."
+    broken = await ask(http, messages=[{"role": "user", "content": [{"type": "refusal"}]}])
+    assert broken.json()["error"]["param"] == "messages.0.content.0.text"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_full_disk_is_the_cause_that_is_told(
+    http: httpx.AsyncClient, client: FakeClient, stream: bool
+) -> None:
+    client.script = [StorageFull()]
+    answer = await ask(http, stream=stream)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_full")
+    assert "free some room" in answer.json()["error"]["message"]
+    assert answer.headers["retry-after"]
+
+
+@pytest.mark.parametrize(("is_full", "code"), [(True, "storage_full"), (False, None)])
+async def test_a_worker_is_not_heard_for_want_of_room(
+    http: httpx.AsyncClient,
+    client: FakeClient,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    is_full: bool,
+    code: str | None,
+) -> None:
+    def full() -> None:
+        raise StorageFull
+
+    (worker,) = [w for w in store.workers.list() if w.role == "llm"]
+    before = worker.beat_at - timedelta(minutes=5)
+    store.workers.publish(worker.model_copy(update={"beat_at": before}))
+    if is_full:
+        monkeypatch.setattr(client, "check_room", full)
+    answer = await ask(http)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == (code or "no_worker_for_model")
+    missing = (await http.get("/readyz")).json()["not_ready"]
+    assert ("storage" in {entry["what"] for entry in missing}) is is_full
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,13 @@ def test_a_list_of_numbers_is_a_device_set(numbers):
     assert set(parse_device_set(",".join(map(str, numbers)))) == numbers
 
 
+@pytest.mark.parametrize("url", ["foo://x", "localhost:6379", "redis://localhost:abc"])
+def test_an_address_that_is_no_redis_is_refused_before_anything_starts(url):
+    with pytest.raises(ValidationError, match="redis_url"):
+        Settings(redis_url=url)
+    assert Settings(redis_url="redis://h:6379/0").redis_url == "redis://h:6379/0"
+
+
 def test_broker_urls():
     assert celery_broker_url("unix:///a b/r.sock?db=1") == "redis+socket:///a%20b/r.sock?db=1"
     assert celery_broker_url("redis://h:1/0") == "redis://h:1/0"

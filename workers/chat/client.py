@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
@@ -17,7 +19,7 @@ from workers.app import queue_name
 from workers.chat.message import chat_message
 from workers.chat.reader import ChatReader, Subscription
 from workers.chat.stream import ChatLetter, alive_key, cancel_key, request_key
-from workers.errors import NoWorker, QueueFull
+from workers.errors import NoWorker, QueueFull, StorageFull
 from workers.protocol import ChatFailed
 from workers.shared_lookup import SharedLookup
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from workers.protocol import ChatEvent, ChatRequest, WorkerFacts
 
 _logger = logging.getLogger(__name__)
+_Seen = TypeVar("_Seen")
 _NUM_LOOKERS = 2
 _NUM_CONNECTIONS = 16
 _SOCKET_TIMEOUT_S = 30.0
@@ -34,6 +37,9 @@ _NUM_LOST_SILENCES = 4
 _LOST = ChatFailed(
     status=503, code="worker_lost", message="the worker was lost; send the request again"
 )
+_FULL = ChatFailed(status=503, code="storage_full", message=str(StorageFull()))
+# Redis writes nothing while its own file finds no room, and names the system's reason.
+_NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 class ChatClient:
@@ -49,9 +55,10 @@ class ChatClient:
         workers: Callable[[], list[WorkerFacts]],
         timing: ChatTiming,
         *,
+        check_room: Callable[[], None],
         max_waiting: int,
     ) -> None:
-        """`workers()` lists the living; it may block."""
+        """`workers()` lists the living, `check_room()` may raise StorageFull; both may block."""
         # A burst of requests waits for a connection; without a bound each would open its own.
         pool = BlockingConnectionPool.from_url(
             redis_url,
@@ -62,6 +69,7 @@ class ChatClient:
         self._redis = Redis.from_pool(pool)
         self._reader = ChatReader(self._redis, timing)
         self._workers = workers
+        self._check_room = check_room
         self._timing = timing
         self._max_waiting = max_waiting
         self._pool = ThreadPoolExecutor(_NUM_LOOKERS, thread_name_prefix="chat-look")
@@ -75,7 +83,8 @@ class ChatClient:
         """Have a request answered; `deliver` hears its events, the last of them `done` or `failed`.
 
         Cancel it to stop early. `deliver` is called on the event loop; it must not raise.
-        Raises: NoWorker before the first event; QueueFull when too many requests wait.
+        Raises: NoWorker before the first event; QueueFull when too many requests wait; StorageFull
+        when no request can be sent, or no worker be heard, for want of room.
         """
         await self._require_worker(request.model)
         subscription = self._reader.add(request.id, deliver)
@@ -119,6 +128,8 @@ class ChatClient:
                 raise QueueFull(num_waiting, 1, self._max_waiting)
         except RedisError as error:
             _logger.warning("chat %s cannot be sent: %s", request.id, error)
+            if says_full(error):
+                raise StorageFull from error
             raise NoWorker(request.model) from error
 
     async def _send_again(self, request: ChatRequest) -> None:
@@ -131,32 +142,48 @@ class ChatClient:
         A task of its own, so that an event costs no timer.
         """
         timing = self._timing
-        num_silences, num_heard, alive_s = 0, 0, time.monotonic()
+        num_silences, num_heard, alive_s, is_full = 0, 0, time.monotonic(), False
         while True:
             await asyncio.sleep(min(timing.silence_s, timing.alive_refresh_s))
             if time.monotonic() - alive_s >= timing.alive_refresh_s:
                 alive_s = time.monotonic()
-                with suppress(RedisError):
-                    await self._redis.set(alive_key(request.id), "1", timing.alive_ttl_s)
+                is_full = await self._tell_alive(request.id)
             if subscription.num_heard > num_heard:
                 num_silences, num_heard = 0, subscription.num_heard
                 continue
             num_silences += 1
             try:
+                if is_full:  # then the worker cannot write its answer either
+                    raise StorageFull
                 await self._check(request, subscription, num_silences)
             except RedisError as error:
                 _logger.warning("cannot look after chat %s: %s", request.id, error)
+            except StorageFull:
+                subscription.give([_FULL])
+                return
             except NoWorker as error:
                 subscription.fail(error)
                 return
 
+    async def _tell_alive(self, chat_id: str) -> bool:
+        """Say that somebody reads; whether Redis has no room to note it."""
+        try:
+            await self._redis.set(alive_key(chat_id), "1", self._timing.alive_ttl_s)
+        except RedisError as error:
+            return says_full(error)
+        return False
+
     async def _check(
         self, request: ChatRequest, subscription: Subscription, num_silences: int
     ) -> None:
-        """After a silence: is the worker still there, and was the request taken at all?"""
+        """After a silence: is the worker still there, and was the request taken at all?
+
+        Raises: NoWorker, StorageFull.
+        """
         if subscription.worker:
             living = {facts.id for facts in await self._living()}
             if subscription.worker not in living:
+                await self._look(self._check_room)
                 subscription.give([_LOST])
             return
         await self._require_worker(request.model)
@@ -174,6 +201,7 @@ class ChatClient:
 
     async def _require_worker(self, model: str) -> None:
         if not any(facts.model == model for facts in await self._living()):
+            await self._look(self._check_room)
             raise NoWorker(model)
 
     async def _living(self) -> list[WorkerFacts]:
@@ -184,9 +212,11 @@ class ChatClient:
         return self._seen
 
     async def _look_up(self) -> list[WorkerFacts]:
-        loop = asyncio.get_running_loop()
-        facts = await loop.run_in_executor(self._pool, self._workers)
+        facts = await self._look(self._workers)
         return [f for f in facts if f.role == "llm" and f.state != "failed"]
+
+    async def _look(self, look: Callable[[], _Seen]) -> _Seen:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, look)
 
     async def _cancel(self, chat_id: str) -> None:
         with suppress(RedisError):
@@ -194,3 +224,8 @@ class ChatClient:
                 pipe.set(cancel_key(chat_id), "1", self._timing.request_ttl_s)
                 pipe.delete(alive_key(chat_id), request_key(chat_id))
                 await pipe.execute()
+
+
+def says_full(error: RedisError) -> bool:
+    """Whether Redis refuses to write because its disk is full."""
+    return any(reason in str(error) for reason in _NO_ROOM)

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
+from redis.exceptions import RedisError
+
 from llm_engine.errors import LLMError
 from workers.chat.publisher import ChatPublisher
 from workers.chat.stream import ChatLetter, alive_key, cancel_key, request_key
@@ -89,7 +91,11 @@ class ChatRunner:
 
     def run(self, chat_id: str) -> None:
         """Submit one request; a message whose request is gone or unwanted is dropped."""
-        letter = self._take(chat_id)
+        try:
+            letter = self._take(chat_id)
+        except RedisError as error:  # it lies there still: its gateway sends the message again
+            _logger.warning("chat request %s cannot be taken: %s", chat_id, error)
+            return
         if letter is None:
             return
         self._note_start(chat_id)

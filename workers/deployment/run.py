@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from sqlalchemy.exc import SQLAlchemyError
 
 from workers.deployment.child import ChildSpec
 from workers.deployment.family import Family
@@ -203,4 +204,7 @@ class Deployment:
 
     def _forget_worker(self, spec: ChildSpec, pid: int) -> None:
         if spec.role:
-            self._store.workers.forget(worker_id(spec.role, pid))
+            try:
+                self._store.workers.forget(worker_id(spec.role, pid))
+            except SQLAlchemyError as error:  # a full disk; the row is stale in some seconds
+                self._say(f"note: the row of a {spec.name} that ended stays: {error.args[0]}")

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from kernels.cost_model.calibrated import MeasuredRates
     from kernels.hardware.machine import Machine
 
-_NOT_YET = "planned: this version renders a clip on one device"
+_UNVERIFIED = "between devices unverified"
+_NOT_YET = "planned: this version divides branches and tokens alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class Clip:
     @property
     def runs_today(self) -> bool:
         """Whether this version runs the chosen layout."""
-        return self.num_devices == 1
+        return self.plan.chosen is not None and self.plan.chosen.layout.setting is not None
 
     @property
     def exit_code(self) -> int:
@@ -165,7 +166,9 @@ def _rows(found: Clip, chosen: ClipTime) -> Iterator[tuple[str, str]]:
     total = chosen.parts.total_s
     shares = sorted(chosen.parts.as_dict().items(), key=lambda item: -item[1])
     named = ", ".join(f"{name} {s / total:.0%}" for name, s in shares if s / total >= 0.005)
-    yield "layout", f"{chosen.layout}" + ("" if found.runs_today else f" ({_NOT_YET})")
+    setting = chosen.layout.setting
+    said = _NOT_YET if setting is None else f"LANEWISE_VIDEO_LAYOUT={setting}; {_UNVERIFIED}"
+    yield "layout", f"{chosen.layout}" + (f" ({said})" if found.num_devices > 1 else "")
     yield "step", f"{chosen.step_s:.2f} s [{chosen.low_s:.2f}..{chosen.high_s:.2f}]"
     yield "clip", f"{chosen.clip_s:,.0f} s, {found.plan.forwards} passes of the transformer"
     hidden = f"; {chosen.hidden_s / total:.0%} hidden" if chosen.hidden_s else ""

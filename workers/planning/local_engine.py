@@ -137,6 +137,8 @@ def local_engine_of(model: str, machine: str, context: int) -> LocalEngine | Ref
 
 
 def _described(found: ForeseenModel, context: int, max_num_seqs: int) -> LocalEngine:
+    from llm_engine.memory.workspace import WEIGHTS
+
     decisions = found.decisions
     layout, capacity = decisions.layout, decisions.capacity
     page_tokens = layout.groups[0].page_tokens
@@ -145,7 +147,7 @@ def _described(found: ForeseenModel, context: int, max_num_seqs: int) -> LocalEn
     return LocalEngine(
         source=found.source.description,
         is_packed=is_packed,
-        weight_bytes=found.facts.packed_bytes if is_packed else found.facts.unpacked_bytes,
+        weight_bytes=decisions.memory.size_bytes(WEIGHTS),
         kv_tokens=capacity.num_pages * page_tokens,
         max_kv_tokens=capacity.num_reserved * page_tokens,
         kv_bytes_per_token=round(layout.bytes_per_token),

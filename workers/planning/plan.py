@@ -69,6 +69,11 @@ def _plan(model: str, machine: Machine, sizes: PlanSizes) -> LaunchPlan:
     is_quantised = is_language and llm.is_quantised(raw)
     formats = choose_formats(machine, is_quantised=is_quantised, asked_cache=sizes.cache)
     if is_language:
+        if sizes.width or sizes.height or sizes.num_frames:
+            raise PlanFailed(
+                f"--width, --height and --frames are of clips, and {name} is a language model: "
+                "leave them out"
+            )
         shape = llm.describe(raw, request_of(sizes, formats), name=name)
     else:
         clip = ClipRequest(

@@ -31,7 +31,8 @@ WARM_UP_S = 600.0
 def load_over_ranks(config: EngineConfig, settings: Settings) -> tuple[LLMEngine, RankGroup]:
     """Start the followers of the layout and load the engine together with them, warmed up.
 
-    Without a number of threads, the ranks share the machine's processors evenly.
+    Without a number of threads, the ranks share the machine's processors evenly. On devices each
+    has one of its own, of those that this process sees.
     Raises: GroupLost naming the rank that failed; LLMError as `LLMEngine.load`.
     """
     num_ranks = check_layout(config).num_ranks
@@ -46,6 +47,7 @@ def load_over_ranks(config: EngineConfig, settings: Settings) -> tuple[LLMEngine
         folder=folder,
         config=asdict(config),
         data_dir=str(settings.resolved_data_dir),
+        device=config.device,
     )
     group = RankGroup(spec, on_leader_stalled=_end_process)
     with _closed_on_error(group):

@@ -87,7 +87,10 @@ class VideoJobRequest(Wire):
 
 
 class JobLabels(Wire):
-    """How people find a job again; none of it changes the pixels."""
+    """How people find a job again, and when it runs: a smaller `priority` sooner.
+
+    None of it changes the pixels.
+    """
 
     priority: int = Field(default=0, ge=-100, le=100)
     project: str = ""

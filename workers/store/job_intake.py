@@ -116,7 +116,7 @@ class JobIntake:
             "kind": kind,
             "model": request.model,
             "status": JobStatus.QUEUED,
-            "rank": -labels.priority,
+            "rank": labels.priority,
             "request": request.model_dump_json(),
             "labels": labels.model_dump_json(),
             "project": labels.project,

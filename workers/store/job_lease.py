@@ -45,7 +45,7 @@ class JobLeases(JobQueue):
     ) -> Claim | None:
         """Take the best queued job of `model`, else one whose lease ran out.
 
-        Best is the highest priority, then the oldest. Taking over from a lost worker counts as a
+        Best is the smallest priority, then the oldest. Taking over from a lost worker counts as a
         crash; a job whose next crash would be number `max_crashes` is left for `reap`.
         """
         now = self._clock()

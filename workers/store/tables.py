@@ -1,8 +1,8 @@
 """The tables. `migrations/` builds the same ones; a test compares the two.
 
 Structured values (requests, labels, progress) are JSON text, since nothing searches inside them;
-what lists filter and sort by has its own column. `jobs.rank` is the negated priority, so that the
-claim order (rank, id) is ascending in both and one index serves it.
+what lists filter and sort by has its own column. `jobs.rank` is the priority: the claim order
+(rank, id) is ascending in both, so one index serves it.
 """
 
 from __future__ import annotations

@@ -149,3 +149,9 @@ def test_prompts_are_as_long_as_asked_and_waits_have_an_interval(planned):
     code, _, errors = planned(*arguments, "--context", "3000")
     assert code == 2
     assert "make 3100, above --context 3000" in errors
+
+
+def test_sizes_of_clips_are_not_ignored_for_a_language_model(planned):
+    code, _, errors = planned("--machine", "8x-l40s", "--width", "640")
+    assert code == 2
+    assert "--width, --height and --frames are of clips" in errors

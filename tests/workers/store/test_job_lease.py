@@ -14,9 +14,9 @@ def claim(store, worker="w1", model="motion", **kwargs):
     return store.jobs.claim(model, worker, LEASE_S, **kwargs)
 
 
-def test_the_best_job_is_the_one_of_highest_priority_then_the_oldest(store, make):
-    low, old, young, high = (make.job(priority=p) for p in (-1, 0, 0, 5))
-    make.job(model="other", priority=100)
+def test_the_best_job_is_the_one_of_smallest_priority_then_the_oldest(store, make):
+    low, old, young, high = (make.job(priority=p) for p in (1, 0, 0, -5))
+    make.job(model="other", priority=-100)
     taken = [claim(store).job_id for _ in range(4)]
     assert taken == [high.id, old.id, young.id, low.id]
     assert claim(store) is None
@@ -147,7 +147,7 @@ def test_release_of_a_job_told_to_stop_cancels_it(store, make):
 
 
 def test_a_job_that_loses_every_worker_is_dead_after_three(store, make, clock):
-    poison, innocent = make.job(webhook_url="http://x/", priority=1), make.job()
+    poison, innocent = make.job(webhook_url="http://x/", priority=-1), make.job()
     died = []
     for _ in range(3):
         assert died == []

@@ -15,7 +15,7 @@ def ids(jobs):
 
 
 def test_positions_follow_the_claim_order_of_each_model(store, make):
-    normal, urgent, other = make.job(), make.job(priority=1), make.job(model="other")
+    normal, urgent, other = make.job(), make.job(priority=-1), make.job(model="other")
     assert store.jobs.get(urgent.id).queue_position == 0
     assert store.jobs.get(normal.id).queue_position == 1
     assert store.jobs.get(other.id).queue_position == 0

@@ -201,7 +201,7 @@ class Walk(RuleBasedStateMachine):
 
     def _queue(self):
         waiting = [i for i, job in self.jobs.items() if job.status == "queued"]
-        return sorted(waiting, key=lambda i: (-self.jobs[i].priority, i))
+        return sorted(waiting, key=lambda i: (self.jobs[i].priority, i))
 
     def _next_queued(self):
         return next(iter(self._queue()), None)
@@ -214,7 +214,7 @@ class Walk(RuleBasedStateMachine):
             and job.lease_until <= self._now()
             and job.crashes + 1 < MAX_CRASHES
         ]
-        return min(lost, key=lambda i: (-self.jobs[i].priority, i), default=None)
+        return min(lost, key=lambda i: (self.jobs[i].priority, i), default=None)
 
     def _claim(self, which):
         """A claim made at some time, and the job if the claim still holds."""
