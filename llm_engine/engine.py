@@ -171,10 +171,8 @@ class LLMEngine:
         seqs = self._answers.open(prepared)
         self._num_prompt += len(prepared.prompt_ids)
         for seq in seqs:
-            seq.cache_salt = request.cache_salt
-            if self.config.isolate_tenants:
-                # Lengths keep pairs apart that would read the same when joined.
-                seq.cache_salt = f"{len(request.tenant)}:{request.tenant}{request.cache_salt}"
+            is_isolated = self.config.isolate_tenants
+            seq.cache_salt = request.tenant_salt if is_isolated else request.cache_salt
             self._scheduler.add(seq)
 
     def step(self) -> list[Event]:

@@ -142,7 +142,7 @@ class Preparer:
             continues_last=request.continue_final_message,
         )
         self._check_length(text, "messages")
-        return tuple(self._tokenizer.encode_text(text, salt=request.cache_salt))
+        return tuple(self._tokenizer.encode_text(text, salt=request.tenant_salt))
 
     def _check_length(self, text: str, param: str) -> None:
         """Refuse a text that is far too long without tokenising it."""

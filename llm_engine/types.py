@@ -175,6 +175,14 @@ class GenerationRequest:
     template_options: Mapping[str, object] = field(default_factory=dict[str, object])
     cache_salt: str = ""
 
+    @property
+    def tenant_salt(self) -> str:
+        """The salt of what one tenant alone may share: its own name before `cache_salt`.
+
+        The length keeps pairs apart that would read the same when joined.
+        """
+        return f"{len(self.tenant)}:{self.tenant}{self.cache_salt}"
+
     def __post_init__(self) -> None:
         """Check that exactly one kind of prompt is there, and that it is not empty."""
         prompts = (self.messages, self.prompt_token_ids, self.prompt_text)

@@ -79,7 +79,9 @@ def is_as_exact_as_the_loop(run, ids, dtype, clamp):
     truth = reference(x.double(), ids, weights, experts, clamp=clamp)
     loop = loop_over_experts(x, ids, weights, experts, clamp).double()
     ours = run(x, ids, weights, experts, clamp=clamp).double()
-    bound = 2 * (loop - truth).abs().max() + 1e-6 * truth.abs().max()
+    # Of few values the loop's largest error is small by luck: a rounding of the result is owed.
+    rounding = torch.finfo(x.dtype).eps / 2 * truth.abs().max()
+    bound = 2 * (loop - truth).abs().max() + rounding + 1e-6 * truth.abs().max()
     assert (ours - truth).abs().max() <= bound
 
 
