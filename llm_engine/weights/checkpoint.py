@@ -185,50 +185,26 @@ class UnpackedCheckpoint:
         self._checkpoint.close()
 
 
-class PlacedCheckpoint:
-    """A checkpoint whose tensors come out on a device, one at a time: none is held twice."""
+class PlacedCheckpoint(UnpackedCheckpoint):
+    """The same, whose tensors come out on a device, one at a time: none is held twice."""
 
     def __init__(self, checkpoint: Checkpoint, place: torch.device) -> None:
         """Wrap a checkpoint."""
-        self._checkpoint = checkpoint
+        super().__init__(checkpoint)
         self._place = place
-        self.config = checkpoint.config
-        self.eos_token_ids = checkpoint.eos_token_ids
-        self.keeps_rows = checkpoint.keeps_rows
-
-    def has(self, name: str) -> bool:
-        """Whether a tensor of that name exists."""
-        return self._checkpoint.has(name)
 
     def take(self, name: str) -> torch.Tensor:
         """Read a tensor onto the device."""
-        return self._checkpoint.take(name).to(self._place)
+        return super().take(name).to(self._place)
 
     def take_part(self, name: str, dim: int, part: range) -> torch.Tensor:
         """Read a part of a tensor onto the device."""
-        return self._checkpoint.take_part(name, dim, part).to(self._place)
-
-    def take_packed(self, name: str) -> BlockWeights | None:
-        """None for every tensor that exists: packed weights are the processor's."""
-        self._checkpoint.stored(name)
-        return None
+        return super().take_part(name, dim, part).to(self._place)
 
     def take_scaled(self, name: str) -> ScaledWeights | None:
         """Read a matrix of small floats with its scales onto the device, where it has any."""
-        found = self._checkpoint.take_scaled(name)
+        found = super().take_scaled(name)
         return None if found is None else found.to(self._place)
-
-    def stored(self, name: str) -> StoredTensor:
-        """What the file's header says of a tensor."""
-        return self._checkpoint.stored(name)
-
-    def untaken(self) -> list[str]:
-        """Names nobody has taken."""
-        return self._checkpoint.untaken()
-
-    def close(self) -> None:
-        """Give the files back."""
-        self._checkpoint.close()
 
 
 class TakenNames:
