@@ -210,8 +210,11 @@ def test_turns_are_told_apart_by_their_salt(tiny_loaded: LoadedModel, request_of
         eos_token_ids=tiny_loaded.eos_token_ids,
         grammar_timeout_s=20.0,
     )
-    watched.prepare(request_of(USER, cache_salt="mine"))
-    assert asked == [("[user]hi[assistant]", "mine")]
+    watched.prepare(request_of(USER, cache_salt="mine", tenant="one"))
+    watched.prepare(request_of(USER, cache_salt="mine", tenant="other"))
+    assert [text for text, _ in asked] == ["[user]hi[assistant]"] * 2
+    assert asked[0][1] != asked[1][1]
+    assert all(salt.endswith("mine") for _, salt in asked)
 
 
 def test_a_model_without_a_template_says_so(tiny_loaded: LoadedModel, request_of) -> None:
