@@ -9,7 +9,7 @@ from typing import TypeVar
 from kernels.collectives.errors import CollectiveError, MismatchedCall
 from llm_engine.engine import LLMEngine
 from llm_engine.errors import EngineDead, InvalidRequest, LLMError, QueueFull
-from llm_engine.parallel.renewable import RenewableRanks
+from llm_engine.parallel.commands import RenewableRanks
 from llm_engine.prompt import PreparedRequest
 from llm_engine.types import Finished, GenerationRequest, PromptScored, TextDelta
 

@@ -30,3 +30,21 @@ class Ranks:
     communicator: Communicator
     commands: Commands
     expect: Callable[[float | None], None] = lambda _: None
+
+
+class RenewableRanks(Protocol):
+    """The other ranks of an engine, as its loop sees them."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether ranks are gone, so that `renew` is due."""
+        ...
+
+    def renew(self, rejoin: Callable[[], None], error: BaseException | None = None) -> None:
+        """Bring ranks with empty caches together under the next epoch.
+
+        `rejoin` carries out this rank's part while the others load; `error` is what an exchange
+        raised, if that is how the loss was noticed.
+        Raises: an error that ends the engine, where they may not be brought back again.
+        """
+        ...

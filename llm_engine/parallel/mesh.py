@@ -11,11 +11,11 @@ import torch
 from kernels.collectives.alone import Alone
 from kernels.collectives.communicator import join
 from kernels.collectives.protocol import Communicator
+from kernels.collectives.renewable import RenewableCommunicator
 from kernels.ledger import Ledger
 from llm_engine.errors import InvalidConfig
 from llm_engine.parallel.layout import Layout, PhaseLayouts
 from llm_engine.parallel.place import Place
-from llm_engine.parallel.renewable import RenewableCommunicator
 
 # A communicator among some ranks of another's group; every one of them calls it.
 JoinPart = Callable[[Communicator, tuple[int, ...]], Communicator]

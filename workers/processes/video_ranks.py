@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from kernels.collectives.errors import CollectiveError, MismatchedCall
 from video_engine.engine import VideoEngine
 from video_engine.parallel.check import check_layout
 from workers.errors import GroupLost
-from workers.ranks.founding import GroupSpec
+from workers.processes.over_ranks import closed_on_error, end_process, group_of, with_threads
 from workers.ranks.group import RankGroup
 from workers.ranks.watch import Limits
 from workers.settings import parse_device_set
@@ -25,7 +20,6 @@ if TYPE_CHECKING:
     from video_engine.types import Progress, VideoLimits, VideoRequest, VideoResult
     from workers.settings import Settings
 
-_logger = logging.getLogger(__name__)
 FOLLOWER = (sys.executable, "-m", "workers.ranks", "video")
 _TEND_S = 0.25
 # Steps of a clip are long and few: a machine that is busy for a moment should cost none of them.
@@ -90,43 +84,15 @@ def load_over_ranks(
 ) -> tuple[VideoEngine, RankGroup]:
     """Start the followers of the layout and load the engine together with them.
 
-    Without a number of threads, the ranks share the machine's processors evenly. `command` starts
-    a follower; `limits` say when one counts as stalled.
+    `command` starts a follower; `limits` say when one counts as stalled.
     Raises: GroupLost naming the rank that failed; VideoError as `VideoEngine.load`.
     """
     devices = parse_device_set(settings.video_devices)
     num_ranks = check_layout(config, len(devices) or None).layout.num_ranks
-    if config.num_threads is None:
-        num_threads = max(1, len(os.sched_getaffinity(0)) // num_ranks)
-        config = replace(config, num_threads=num_threads)
-    folder = settings.resolved_data_dir / "run"
-    folder.mkdir(parents=True, exist_ok=True)
-    spec = GroupSpec(
-        num_ranks=num_ranks,
-        command=command,
-        folder=folder,
-        config=asdict(config),
-        data_dir=str(settings.resolved_data_dir),
-        device=config.device,
-        limits=limits,
-    )
-    group = RankGroup(spec, on_leader_stalled=end_process)
-    with ExitStack() as stack:
-        stack.callback(group.close)
-        try:
-            group.start()
-            engine = VideoEngine.load(config, group)
-            group.wait_loaded()
-        except (CollectiveError, MismatchedCall) as error:
-            group.give_up(error)
-        stack.pop_all()
+    config = with_threads(config, num_ranks)
+    group = group_of(config, settings, num_ranks, command, limits)
+    with closed_on_error(group):
+        group.start()
+        engine = VideoEngine.load(config, group)
+        group.wait_loaded()
     return engine, group
-
-
-def end_process(reason: object) -> None:
-    """Leave at once: nobody can free a thread that does not move, or bring back lost ranks.
-
-    The deployment starts this worker again.
-    """
-    _logger.error("this worker ends, since its ranks cannot go on: %s", reason)
-    os._exit(1)

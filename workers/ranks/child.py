@@ -13,10 +13,10 @@ from kernels.collectives.communicator import HostCommunicator, join
 from kernels.collectives.errors import CollectiveError
 from kernels.collectives.tuning.place import knowledge_for_this_machine
 from kernels.ledger import Ledger
-from llm_engine.parallel.follower import Execute, follow
-from llm_engine.parallel.heartbeat import Beats, Phase, Row
-from llm_engine.parallel.mailbox import MailReader
 from workers.parent import die_with_parent
+from workers.ranks.follower import Execute, follow
+from workers.ranks.heartbeat import Beats, Phase, Row
+from workers.ranks.mailbox import MailReader
 from workers.ranks.order import RankOrder
 
 _logger = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from llm_engine.parallel.heartbeat import Beats, Phase
-from llm_engine.parallel.leader import Leader
-from llm_engine.parallel.mailbox import MailboxShape, MailWriter, create_memory
 from workers.ranks.child import EXIT_SURVIVOR
+from workers.ranks.heartbeat import Beats, Phase
+from workers.ranks.leader import Leader
+from workers.ranks.mailbox import MailboxShape, MailWriter, create_memory
 from workers.ranks.order import RankOrder
 from workers.ranks.process import RankProcess, any_ended, end_all
 from workers.ranks.verdict import Verdict

@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 from kernels.collectives.communicator import HostCommunicator, join
 from kernels.collectives.errors import CollectiveError, MismatchedCall, RankLost
 from kernels.collectives.lane import Lane
+from kernels.collectives.renewable import RenewableCommunicator
 from kernels.ledger import Ledger
-from llm_engine.parallel.leader import Leader
-from llm_engine.parallel.renewable import RenewableCommunicator
 from workers.deployment.child import RestartBudget
 from workers.errors import GroupLost
 from workers.ranks.child import knowledge_of
 from workers.ranks.founding import Founding, GroupSpec
 from workers.ranks.keeper import Keeper
+from workers.ranks.leader import Leader
 from workers.ranks.verdict import Verdict
 
 _logger = logging.getLogger(__name__)

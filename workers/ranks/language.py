@@ -10,7 +10,7 @@ from llm_engine.parallel.step_command import StepCommand
 
 if TYPE_CHECKING:
     from kernels.collectives.protocol import Communicator
-    from llm_engine.parallel.follower import Execute
+    from workers.ranks.follower import Execute
     from workers.ranks.order import RankOrder
 
 

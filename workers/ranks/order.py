@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kernels.collectives.group import Group
-from llm_engine.parallel.mailbox import MailboxShape
+from workers.ranks.mailbox import MailboxShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

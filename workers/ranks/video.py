@@ -9,7 +9,7 @@ from video_engine.parallel.seat import load_follower
 
 if TYPE_CHECKING:
     from kernels.collectives.protocol import Communicator
-    from llm_engine.parallel.follower import Execute
+    from workers.ranks.follower import Execute
     from workers.ranks.order import RankOrder
 
 

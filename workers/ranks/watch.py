@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llm_engine.parallel.heartbeat import Beat, Phase
+from workers.ranks.heartbeat import Beat, Phase
 from workers.ranks.verdict import Verdict
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.parallel.heartbeat import Beat, Phase
+from workers.ranks.heartbeat import Beat, Phase
 from workers.ranks.watch import Limits, Sight, StallWatch
 
 LIMITS = Limits()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernels.collectives.segment import unmet_memory_order
-from llm_engine.errors import LLMError
+from workers.errors import LanewiseError
 
 SLOT_BYTES = 256 << 10
 NUM_SLOTS = 8
@@ -26,7 +26,7 @@ _READ, _ASLEEP = 0, 1
 _PART, _LEFT = 0, 1
 
 
-class MailboxError(LLMError):
+class MailboxError(LanewiseError):
     """A reader leaves no room for the next message, or memory here cannot be relied on."""
 
 

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from kernels.collectives.errors import StaleEpoch
-from llm_engine.parallel.follower import follow
-from llm_engine.parallel.heartbeat import Beats, Phase, started_ticks
-from llm_engine.parallel.leader import HEADER, Leader
-from llm_engine.parallel.mailbox import MailboxShape, MailReader, MailWriter, create_memory
+from workers.ranks.follower import follow
+from workers.ranks.heartbeat import Beats, Phase, started_ticks
+from workers.ranks.leader import HEADER, Leader
+from workers.ranks.mailbox import MailboxShape, MailReader, MailWriter, create_memory
 
 
 class Pair:

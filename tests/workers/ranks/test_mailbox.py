@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_engine.parallel.mailbox import (
+from workers.ranks.mailbox import (
     LOOK_EVERY_S,
     MailboxError,
     MailboxShape,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernels.collectives.errors import StaleEpoch
-from llm_engine.parallel.heartbeat import Phase, Row
-from llm_engine.parallel.leader import HEADER
-from llm_engine.parallel.mailbox import MailReader
+from workers.ranks.heartbeat import Phase, Row
+from workers.ranks.leader import HEADER
+from workers.ranks.mailbox import MailReader
 
 Execute = Callable[[bytes], object]
 

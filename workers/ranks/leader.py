@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from llm_engine.parallel.heartbeat import Row
-from llm_engine.parallel.mailbox import MailWriter
+from workers.ranks.heartbeat import Row
+from workers.ranks.mailbox import MailWriter
 
 # Epoch and number of the command that follows.
 HEADER = struct.Struct("<QQ")

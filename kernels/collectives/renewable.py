@@ -1,9 +1,9 @@
-"""Ranks that may be brought back after a loss, and the communicator that outlives it."""
+"""A communicator that outlives the loss of ranks: its group is founded anew under it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -14,24 +14,6 @@ from kernels.collectives.protocol import Communicator
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class RenewableRanks(Protocol):
-    """The other ranks of an engine, as its loop sees them."""
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether ranks are gone, so that `renew` is due."""
-        ...
-
-    def renew(self, rejoin: Callable[[], None], error: BaseException | None = None) -> None:
-        """Bring ranks with empty caches together under the next epoch.
-
-        `rejoin` carries out this rank's part while the others load; `error` is what an exchange
-        raised, if that is how the loss was noticed.
-        Raises: an error that ends the engine, where they may not be brought back again.
-        """
-        ...
 
 
 class RenewableCommunicator:

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from kernels.collectives.errors import RankLost
-from llm_engine.parallel.heartbeat import Beats
-from llm_engine.parallel.leader import HEADER, Leader
-from llm_engine.parallel.mailbox import MailboxShape, MailReader, MailWriter, create_memory
+from workers.ranks.heartbeat import Beats
+from workers.ranks.leader import HEADER, Leader
+from workers.ranks.mailbox import MailboxShape, MailReader, MailWriter, create_memory
 
 
 def make(look_around=lambda: None):
