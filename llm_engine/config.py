@@ -42,7 +42,7 @@ class EngineConfig:
     running answer. `adapters` are LoRA folders by name. `grammar_timeout_s` bounds compilation.
     `layout` lays the model over ranks ("tp2", "cp2->tp2"; see `llm_engine.parallel.layout`); empty
     for one.
-    `overlap` computes prompts in chunks whose exchanges between ranks travel under other chunks:
+    `overlap` computes steps in chunks whose exchanges between ranks travel under other chunks:
     "auto" where that is measured to pay. `wire` is what prompts' exchanges travel as: "exact";
     "int8", which changes numbers; or "auto", int8 where it is measured to pay, with its error.
     `graphs` replays recorded launches in steps that decode alone: "auto" where a device can.

@@ -20,7 +20,7 @@ from llm_engine.layers.native import NativeCache
 from llm_engine.layers.op_choice import OpSizes
 from llm_engine.model_config import ModelConfig
 from llm_engine.parallel.exchange_choice import cache_parts
-from llm_engine.parallel.layout import Layout
+from llm_engine.parallel.layout import Phase
 from llm_engine.parallel.loading import Share, load_share, planned_memory
 from llm_engine.parallel.mesh import Groups, Mesh, axis_ranks, joins_parts
 from llm_engine.parallel.overlap_policy import OverlapPolicy
@@ -30,7 +30,7 @@ from llm_engine.parallel.prompt_pages import PromptPages
 from llm_engine.parallel.rank_ops import RankOps
 from llm_engine.parallel.shares import cached_heads
 from llm_engine.parallel.staged_prompts import StagedPrompts, num_slots
-from llm_engine.parallel.step_command import BrokenCommand, Phase, StepCommand
+from llm_engine.parallel.step_command import BrokenCommand, StepCommand
 from llm_engine.parallel.token_rows import Cache
 
 LOAD_TIMEOUT_S = 900.0  # ranks read their weights from one disk, and none is ahead for long
@@ -65,29 +65,32 @@ class RankExecutor:
         prefill, decode = groups.meshes(share.layouts)
         self._part = prefill.place.dp
 
-        def steps(layout: Layout, mesh: Mesh, cache: Cache = cache) -> PhaseSteps:
+        def steps(phase: Phase, mesh: Mesh, cache: Cache = cache) -> PhaseSteps:
+            layout = share.layouts.of(phase)
             rank_ops = RankOps(share.whole, share.layouts, layout, mesh, ops)
             along = axis_ranks(layout, mesh.world.group.rank, "cp")
             cp_heads = [cached_heads(share.whole, layout, rank) for rank in along]
-            overlap = overlapped_steps(share, rank_ops, ops, cp_heads, page_size, policy, ledger)
+            overlap = overlapped_steps(
+                share, rank_ops, ops, cp_heads, page_size, policy.in_phase(phase), ledger
+            )
             adapters = share.adapters.used(rank_ops.share)
             return PhaseSteps(share.model, cache, ops, rank_ops, cp_heads, overlap, adapters)
 
         self._staged: StagedPrompts | None = None
         in_prompts: PhaseSteps | StagedPrompts
         if share.staged is None:
-            in_prompts = steps(share.layouts.prefill, prefill)
+            in_prompts = steps("prefill", prefill)
         else:
             pages = PromptPages(num_slots(context, page_size), page_size)
             staged = _cache(share, share.staged, pages.num_slots, page_size)
-            inner = steps(share.layouts.prefill, prefill, staged)
+            inner = steps("prefill", prefill, staged)
             world = prefill.world
             in_prompts = self._staged = StagedPrompts(
                 inner, world, share.whole, share.layouts, cache, staged, pages
             )
         self._steps: dict[Phase, PhaseSteps | StagedPrompts] = {
             "prefill": in_prompts,
-            "decode": steps(share.layouts.decode, decode),
+            "decode": steps("decode", decode),
         }
         self._saved: dict[int, Sequence[torch.Tensor]] = {}
         self._last = -1

@@ -15,9 +15,10 @@ from llm_engine.layers.experts import AdaptExpert, Expert, MoeBlock, apply_exper
 from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig
 from llm_engine.parallel.adapter_rows import RowAdapters
-from llm_engine.parallel.divided_step import DividedStep, over_all_rows
+from llm_engine.parallel.divided_step import DividedStep
 from llm_engine.parallel.layout import Layout
 from llm_engine.parallel.mesh import Mesh
+from llm_engine.parallel.row_pieces import RowPieces
 from llm_engine.parallel.shares import WeightShare, expert_runs
 
 
@@ -43,17 +44,19 @@ class ExpertExchange:
         owners = [rank for rank, run in enumerate(runs) for _ in run]
         self._owner_of_E = torch.tensor(owners, dtype=torch.int64)
 
-    def __call__(self, layer: int, block: MoeBlock, x_NC: torch.Tensor, step: Step) -> torch.Tensor:
-        """Shapes: x and result (N, C)."""
+    def __call__(
+        self, layer: int, block: MoeBlock, x_NC: torch.Tensor, step: Step, pieces: RowPieces
+    ) -> torch.Tensor:
+        """Shapes: x and result (N, C). `pieces` are those in which rows of all ranks travel."""
         layout, mesh = self._layout, self._mesh
         if layout.dispatch == "a2a":
             return self._dispatched(layer, block, step, *self._ops.route(block, x_NC))
         term = partial(self.term, layer, block, step)
         if isinstance(step, DividedStep):
             if layout.ep == 1:
-                y_NC = over_all_rows(mesh.dp, x_NC, step.dp_counts, term)
+                y_NC = pieces.over_all_rows(mesh.dp, x_NC, step.dp_counts, term)
             else:
-                y_NC = over_all_rows(mesh.rows, x_NC, step.row_counts, term)
+                y_NC = pieces.over_all_rows(mesh.rows, x_NC, step.row_counts, term)
             return mesh.peers.all_reduce(y_NC)
         if layout.ep == 1:
             return mesh.tp.all_reduce(term(x_NC))

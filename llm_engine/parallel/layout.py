@@ -9,8 +9,10 @@ from typing import Literal, Self, get_args
 
 from llm_engine.errors import InvalidConfig
 
+Phase = Literal["prefill", "decode"]
 Exchange = Literal["auto", "heads", "gather", "ring"]
 Dispatch = Literal["agrs", "a2a"]
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
 _AXES = ("dp", "tp", "cp", "ep", "pp")
 _HELP = (
     "write axes with their numbers of ranks, as in 'tp2', 'cp2', 'dp2,ep2', 'pp2', or one layout "
@@ -171,6 +173,10 @@ class PhaseLayouts:
         if self.prefill == self.decode:
             return str(self.prefill)
         return f"{self.prefill}->{self.decode}"
+
+    def of(self, phase: Phase) -> Layout:
+        """The layout of a phase's steps."""
+        return self.prefill if phase == "prefill" else self.decode
 
     @property
     def num_ranks(self) -> int:

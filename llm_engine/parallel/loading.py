@@ -129,7 +129,7 @@ def check_layout(config: EngineConfig) -> PhaseLayouts:
     settled_layouts = settled(whole, layouts, cache_needs(config, whole, dtype))
     check_fit(whole, settled_layouts, layouts.num_ranks)
     check_page(settled_layouts, config.page_size)
-    check_overlap(config, settled_layouts.prefill)
+    check_overlap(config, settled_layouts)
     check_invariant_layout(config, settled_layouts)
     return layouts
 
@@ -151,7 +151,7 @@ def load_share(config: EngineConfig, group: Group, device: EngineDevice | None =
     layouts = settled(whole, layouts, cache_needs(config, whole, dtype))
     check_fit(whole, layouts, group.size)
     check_page(layouts, config.page_size)
-    check_overlap(config, layouts.prefill)
+    check_overlap(config, layouts)
     check_invariant_layout(config, layouts)
     parameters = Parameters.of(whole)
     parameters.check(checkpoint)

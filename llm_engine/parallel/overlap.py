@@ -1,6 +1,6 @@
-"""A prefill step's layers in chunks of tokens: one computes while the one before is on the wire."""
+"""A step's layers in chunks of rows: one computes while the one before is on the wire."""
 
-# N tokens of a chunk, C channels.
+# N rows of a chunk, C channels.
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import torch
 
 from kernels.collectives.calls import Contract
 from kernels.collectives.protocol import Communicator
-from kernels.collectives.schedules.builders import LayerWork, token_split
+from kernels.collectives.schedules.builders import LayerWork, micro_batches, token_split
 from kernels.collectives.schedules.graph import Schedule
 from kernels.collectives.schedules.threads import Actions, Ran, run_serially, run_threads
 from llm_engine.layers.step import Step
 
 Run = Callable[[Schedule, int, Actions], list[Ran]]
+# Ranks, layers and chunks of a step to its schedule.
+Build = Callable[[int, int, int], Schedule]
 
 
 class LayerUpdates(Protocol):
@@ -57,6 +59,12 @@ def token_split_layers(
     return token_split(size, [work] * num_layers, [1 / num_chunks] * num_chunks)
 
 
+def micro_batch_layers(size: int, num_layers: int, num_batches: int) -> Schedule:
+    """As `token_split_layers`, of sequences that do not read each other."""
+    work = LayerWork(attention_s=0.0, mlp_s=0.0, wire_bytes=0)
+    return micro_batches(size, [work] * num_layers, num_batches)
+
+
 class OverlappedLayers:
     """All layers of one rank over chunks of a step.
 
@@ -72,21 +80,23 @@ class OverlappedLayers:
         communicator: Communicator,
         contract: Contract = "exact",
         of_mlps: Sequence[Communicator] = (),
+        build: Build = token_split_layers,
     ) -> None:
         """Nothing runs yet; the communicator serves nobody else during a run.
 
-        `of_mlps` are those that sum each layer's second updates, where they are others.
+        `of_mlps` are those that sum each layer's second updates, where they are others; `build`
+        says which chunks wait for which.
         """
         self._updates = updates
         self._communicator = communicator
         self._of_mlps = of_mlps or [communicator] * updates.num_layers
         self._contract: Contract = contract
-        self._schedule = functools.lru_cache(maxsize=16)(token_split_layers)
+        self._schedule = functools.lru_cache(maxsize=16)(build)
 
     def __call__(self, chunks: Sequence[TokenChunk], *, is_overlapped: bool = True) -> list[Ran]:
         """Replace each chunk's x by the hidden states after the last layer.
 
-        Chunks are in the order of their tokens: one attends to those before it.
+        Chunks of a prompt are in the order of their tokens: one attends to those before it.
         Returns: when each node ran.
         """
         group = self._communicator.group

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -42,8 +43,15 @@ class ChunkRows:
     attended: range
 
 
+Update = Callable[[int, torch.Tensor, Step], torch.Tensor]
+
+
 class LayerExchange(Protocol):
     """A layer's exchanges of a step, on one rank; all ranks call it alike."""
+
+    def hiding(self, updates: RankUpdates) -> tuple[Update, ...]:
+        """What a layer computes while its exchanges of other chunks travel."""
+        ...
 
     def rows(self, num_tokens: int, num_chunks: int) -> list[ChunkRows]:
         """This rank's rows of each chunk."""
@@ -66,6 +74,10 @@ class Sums:
     def __init__(self, ranks: Communicator) -> None:
         """`ranks` are those that sum."""
         self._ranks = ranks
+
+    def hiding(self, updates: RankUpdates) -> tuple[Update, ...]:
+        """See the protocol."""
+        return updates.attention_update, updates.mlp_update
 
     def rows(self, num_tokens: int, num_chunks: int) -> list[ChunkRows]:
         """See the protocol."""
@@ -96,6 +108,10 @@ class Gathers:
     def __init__(self, cp: Communicator, config: ModelConfig) -> None:
         """`config` are the sizes of what a rank attends with."""
         self._cp, self._config = cp, config
+
+    def hiding(self, updates: RankUpdates) -> tuple[Update, ...]:
+        """See the protocol."""
+        return updates.attention_update, updates.mlp_update
 
     def rows(self, num_tokens: int, num_chunks: int) -> list[ChunkRows]:
         """See the protocol."""
@@ -129,6 +145,10 @@ class Heads:
         """`shares` are the heads that cp ranks attend with, `config` the whole model's sizes."""
         self._cp, self._shares, self._config = cp, shares, config
 
+    def hiding(self, updates: RankUpdates) -> tuple[Update, ...]:
+        """See the protocol."""
+        return updates.attention_update, updates.mlp_update
+
     def rows(self, num_tokens: int, num_chunks: int) -> list[ChunkRows]:
         """See the protocol."""
         group = self._cp.group
@@ -159,6 +179,46 @@ class Heads:
     def _exchange(self, num_tokens: int) -> HeadExchange:
         counts = piece_sizes(num_tokens, self._cp.group.size)
         return HeadExchange(_nothing_to_attend, self._cp, self._shares, counts)
+
+
+class DividedRows:
+    """Rows of everybody's sequences, gathered for a layer's MLP, and their sums scattered again."""
+
+    def __init__(self, ranks: Communicator) -> None:
+        """`ranks` have other rows each, and compute those of all."""
+        self._ranks = ranks
+
+    def hiding(self, updates: RankUpdates) -> tuple[Update, ...]:
+        """See the protocol. Each rank attends for its own sequences before rows meet."""
+        return (updates.mlp_update,)
+
+    def rows(self, num_tokens: int, num_chunks: int) -> list[ChunkRows]:
+        """See the protocol."""
+        return [ChunkRows(run, run) for run in ranges(num_tokens, num_chunks)]
+
+    def blank(self, num_tokens: int, like_C: torch.Tensor) -> list[Exchanged]:
+        """See the protocol."""
+        group = self._ranks.group
+        counts = piece_sizes(num_tokens, group.size)
+        scatter = functools.partial(self._scatter, counts)
+        return [
+            Exchanged(like_C.new_zeros(counts[group.rank], len(like_C)), self._gather),
+            Exchanged(like_C.new_zeros(num_tokens, len(like_C)), scatter),
+        ]
+
+    def filled(
+        self, updates: RankUpdates, layer: int, x_RC: torch.Tensor, step: Step, num_tokens: int
+    ) -> list[Exchanged]:
+        """Nothing: these rows travel exact, see `overlap_policy.wire_unserved`."""
+        return []
+
+    def _gather(self, x_RC: torch.Tensor, contract: Contract) -> torch.Tensor:
+        return self._ranks.all_gather(x_RC, contract=contract)
+
+    def _scatter(
+        self, counts: Sequence[int], x_NC: torch.Tensor, contract: Contract
+    ) -> torch.Tensor:
+        return self._ranks.reduce_scatter(x_NC, counts, contract=contract)
 
 
 def _nothing_to_attend(*_: object) -> torch.Tensor:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,9 +19,10 @@ from llm_engine.layers.paged_rows import AttentionSpan
 from llm_engine.layers.rotary import Rotary
 from llm_engine.layers.step import Attend, Step
 from llm_engine.model_config import ModelConfig
+from llm_engine.parallel.layout import Phase
 from llm_engine.parallel.overlap_blocks import RankUpdates
 from llm_engine.parallel.overlap_choice import StepCosts
-from llm_engine.parallel.overlap_exchange import ChunkRows, LayerExchange, error_of
+from llm_engine.parallel.overlap_exchange import ChunkRows, LayerExchange, Update, error_of
 
 CUTS = (1, 2, 4)
 _REPEATS = 2
@@ -44,8 +45,8 @@ class Probe:
 class Prober:
     """Runs layers on rows of its own, with a cache of its own: no request is touched.
 
-    Prompts are probed from their start; one that goes on from a long cached prefix spends more on
-    attention, so that less of its time is on the wire.
+    Prompts are probed from their start, and answers on their first page; one that goes on from a
+    long cached prefix spends more on attention, so that less of its time is on the wire.
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class Prober:
         rotary: Rotary,
         page_size: int,
         exchange: LayerExchange,
+        phase: Phase = "prefill",
     ) -> None:
-        """`cached` are the sizes of what the rank attends with."""
+        """`cached` are the sizes of what the rank attends with; the phase says whose rows."""
         self._config = replace(cached, num_layers=1)
         self._ops, self._rotary, self._page_size = ops, rotary, page_size
-        self._exchange = exchange
+        self._exchange, self._phase = exchange, phase
 
     def __call__(
         self,
@@ -69,7 +71,7 @@ class Prober:
         world: Communicator,
         contracts: Sequence[Contract] = ("exact",),
     ) -> Probe:
-        """Measure steps of so many tokens; all ranks at once. Shapes: like (C,), a hidden state."""
+        """Measure steps of so many rows; all ranks at once. Shapes: like (C,), a hidden state."""
         generator = torch.Generator().manual_seed(0)
         x_NC = torch.randn(num_tokens, len(like_C), generator=generator).to(like_C.dtype)
         seconds: list[float] = []
@@ -140,7 +142,7 @@ class Prober:
     def _layers(
         self, updates: RankUpdates, x_NC: torch.Tensor, num_cuts: int
     ) -> tuple[float, list[torch.Tensor]]:
-        """Seconds of all layers' computation in chunks, and the updates of those that ran."""
+        """Seconds of what all layers compute in chunks, and the updates of those that ran."""
         cache, pages = self._cache(len(x_NC), x_NC.dtype)
         chunks = [
             (x_NC[rows.own.start : rows.own.stop], self._step(cache, pages, rows))
@@ -149,28 +151,30 @@ class Prober:
         total_s = 0.0
         found: list[torch.Tensor] = []
         for layer, count in updates.kinds.items():
-            for update in (updates.attention_update, updates.mlp_update):
+            for update in self._exchange.hiding(updates):
                 parts, taken_s = _timed([(update, layer, x, step) for x, step in chunks])
                 found.append(torch.cat(parts))
                 total_s += count * taken_s
         return total_s, found
 
     def _cache(self, num_tokens: int, dtype: torch.dtype) -> tuple[PagedCache | NativeCache, range]:
-        """A cache for one prompt, and its pages."""
-        pages = range(-(-num_tokens // self._page_size))
+        """A cache for one prompt, or for answers on a page each, and its pages."""
+        is_prompt = self._phase == "prefill"
+        pages = range(-(-num_tokens // self._page_size) if is_prompt else num_tokens)
         if self._ops.is_native:
             return NativeCache(self._config, len(pages), self._page_size), pages
         return PagedCache(self._config, len(pages), self._page_size, dtype), pages
 
     def _step(self, cache: PagedCache | NativeCache, pages: range, rows: ChunkRows) -> Step:
         attended = rows.attended
-        span = AttentionSpan(attended.start, len(attended), pages)
+        spans = self._spans(pages, attended)
         attention: Attend
         if isinstance(cache, NativeCache):
-            attention = NativeAttend(cache, [span], self._rotary)
+            attention = NativeAttend(cache, spans, self._rotary)
         else:
-            rotation = self._rotary.rotation(torch.arange(attended.start, attended.stop))
-            attention = PagedAttention.of_spans(cache, [span], self._ops, rotation)
+            positions = [place for span in spans for place in range(span.start, span.end)]
+            rotation = self._rotary.rotation(torch.tensor(positions))
+            attention = PagedAttention.of_spans(cache, spans, self._ops, rotation)
         mine = (self._config.num_heads, self._config.num_kv_heads, self._config.num_kv_heads)
 
         def attend(
@@ -187,8 +191,12 @@ class Prober:
 
         return Step(torch.empty(len(rows.own), dtype=torch.int64), attend)
 
-
-Update = Callable[[int, torch.Tensor, Step], torch.Tensor]
+    def _spans(self, pages: range, attended: range) -> list[AttentionSpan]:
+        """Of a prompt's rows, or of one row of each answer, the last of its page."""
+        if self._phase == "prefill":
+            return [AttentionSpan(attended.start, len(attended), pages)]
+        last = self._page_size - 1
+        return [AttentionSpan(last, 1, pages[row : row + 1]) for row in attended]
 
 
 def _timed(

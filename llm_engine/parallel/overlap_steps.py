@@ -1,10 +1,10 @@
-"""Prefill steps of one rank whose exchanges travel while other rows compute, where that pays."""
+"""Steps of one rank whose exchanges travel while other rows compute, where that pays."""
 
-# N tokens of a chunk, C channels.
+# N rows of a chunk, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,18 +16,24 @@ from kernels.collectives.protocol import Communicator
 from kernels.ledger import Ledger
 from llm_engine.layers.step import Step
 from llm_engine.models.base import CausalModel
-from llm_engine.parallel.layout import Layout
-from llm_engine.parallel.overlap import OverlappedLayers, TokenChunk
+from llm_engine.parallel.layout import Layout, Phase
+from llm_engine.parallel.overlap import (
+    Build,
+    OverlappedLayers,
+    TokenChunk,
+    micro_batch_layers,
+    token_split_layers,
+)
 from llm_engine.parallel.overlap_blocks import BlockRecorder, RankUpdates
 from llm_engine.parallel.overlap_choice import choose_overlap, choose_wire, predicted_s
 from llm_engine.parallel.overlap_context import OverlappedContext
 from llm_engine.parallel.overlap_heads import OverlappedHeads
-from llm_engine.parallel.overlap_policy import WHERE, OverlapPolicy
+from llm_engine.parallel.overlap_policy import LEAST_ROWS, OverlapPolicy
 from llm_engine.parallel.overlap_probe import CUTS, Probe
 from llm_engine.parallel.overlap_rows import GatheredLayers
 from llm_engine.parallel.rank_ops import RankOps
 
-LEAST_TOKENS = 64  # below it a chunk's products are bound by their weights, and no cut pays
+_SCHEDULES: Mapping[Phase, Build] = {"prefill": token_split_layers, "decode": micro_batch_layers}
 
 
 def shares_rows(layout: Layout) -> bool:
@@ -59,12 +65,15 @@ class Probes(Protocol):
         world: Communicator,
         contracts: Sequence[Contract] = ...,
     ) -> Probe:
-        """Measure steps of so many tokens."""
+        """Measure steps of so many rows."""
         ...
 
 
 class OverlappedSteps:
-    """Decides by the number of tokens, once each power of two, on all ranks alike."""
+    """Decides by the number of rows, once each power of two, on all ranks alike.
+
+    Rows are the tokens of prompts, or of answers one each: then chunks are micro-batches.
+    """
 
     def __init__(
         self,
@@ -74,7 +83,7 @@ class OverlappedSteps:
         ledger: Ledger,
         policy: OverlapPolicy | None = None,
     ) -> None:
-        """Nothing is measured before a prompt is long enough to be cut. Without policy: auto."""
+        """Nothing is measured before a step is large enough to be cut. Without policy: auto."""
         self._model, self._ops, self._prober, self._ledger = model, ops, prober, ledger
         self._policy = policy or OverlapPolicy()
         self._plans: dict[int, StepPlan] = {}
@@ -82,7 +91,8 @@ class OverlappedSteps:
     def plan(self, num_tokens: int) -> StepPlan:
         """How a step is computed; all ranks ask at the same time."""
         most_pieces = CUTS[-1] * self._ops.layout.cp  # every rank has rows of every chunk
-        if num_tokens < max(LEAST_TOKENS, most_pieces) or self._policy.is_blocking:
+        least = max(LEAST_ROWS[self._policy.phase], most_pieces)
+        if num_tokens < least or self._policy.is_blocking:
             return StepPlan()
         bucket = bucket_of(num_tokens)
         if bucket not in self._plans:
@@ -94,7 +104,9 @@ class OverlappedSteps:
         self._plans.clear()
 
     def hidden(self, steps: Sequence[Step], plan: StepPlan) -> list[torch.Tensor]:
-        """Final hidden states (N, C) of each chunk; a chunk attends to those before it."""
+        """Final hidden states (N, C) of each chunk; one of a prompt attends to those before it."""
+        if self._ops.layout.dp > 1:
+            return [self._in_pieces(step, plan.num_chunks) for step in steps]
         embedded = [self._embedded(step) for step in steps]
         updates, mesh, layout = embedded[0][1], self._ops.mesh, self._ops.layout
         rows = [x_NC for x_NC, _ in embedded]
@@ -106,8 +118,15 @@ class OverlappedSteps:
             OverlappedHeads(updates, steps, plan.contract)(rows, group.rank, group.size)
             return rows
         chunks = [TokenChunk(x_NC, step) for x_NC, step in zip(rows, steps, strict=True)]
-        OverlappedLayers(updates, mesh.tp, plan.contract, updates.sums_second)(chunks)
+        build = _SCHEDULES[self._policy.phase]
+        run = OverlappedLayers(updates, mesh.tp, plan.contract, updates.sums_second, build)
+        run(chunks)
         return [chunk.x_NC for chunk in chunks]
+
+    def _in_pieces(self, step: Step, count: int) -> torch.Tensor:
+        """A step whose rows meet others' in each MLP; adapters know their rows by the whole."""
+        ops = self._ops if step.adapters is not None else self._ops.in_pieces(count)
+        return self._model.hidden(step, ops)
 
     def _embedded(self, step: Step) -> tuple[torch.Tensor, RankUpdates]:
         recorder = BlockRecorder(self._ops)
@@ -130,13 +149,13 @@ class OverlappedSteps:
                 for each in contracts
             }
             contract, decision = choose_wire(
-                num_tokens, seconds, probe.errors, WHERE, asked=policy.wire
+                num_tokens, seconds, probe.errors, policy.where, asked=policy.wire
             )
             self._ledger.record(decision)
         if policy.overlap == "off":
             return StepPlan(1, contract)
         num_chunks, decision = choose_overlap(
-            num_tokens, probe.costs[contract], WHERE, counts, asked=policy.overlap
+            num_tokens, probe.costs[contract], policy.where, counts, asked=policy.overlap
         )
         bits = self._bits(num_chunks, contract, probe)
         self._ledger.record(replace(decision, reasons=(*decision.reasons, bits)))

@@ -26,7 +26,12 @@ from llm_engine.parallel.overlap_steps import OverlappedSteps, StepPlan, shares_
 from llm_engine.parallel.rank_ops import RankOps
 from llm_engine.parallel.ring_exchange import RingAttention, keys_are_fewer
 from llm_engine.parallel.shares import HeadShare, ranges
-from llm_engine.parallel.spans import attention_growth, cut_spans, shrinking_chunks
+from llm_engine.parallel.spans import (
+    attention_growth,
+    between_spans,
+    cut_spans,
+    shrinking_chunks,
+)
 from llm_engine.parallel.step_command import StepCommand
 from llm_engine.parallel.stripes import owned_rows
 
@@ -47,7 +52,7 @@ class PhaseSteps:
         overlap: OverlappedSteps | None = None,
         adapters: AdapterSet | None = None,
     ) -> None:
-        """`cp_heads` are the heads that each cp rank's cache holds; `overlap` cuts prompts."""
+        """`cp_heads` are the heads that each cp rank's cache holds; `overlap` cuts steps."""
         self._overlap = overlap
         self._adapters = adapters or AdapterSet([])
         self._model, self._cache, self._bound, self._ops = model, cache, bound, ops
@@ -114,17 +119,18 @@ class PhaseSteps:
             yield self._model.hidden(step, self._ops)
 
     def _plan(self, command: StepCommand) -> StepPlan:
-        if self._overlap is None or command.phase == "decode":
+        if self._overlap is None:
             return StepPlan()
         return self._overlap.plan(len(command.token_ids))
 
     def _chunks(self, command: StepCommand) -> list[range]:
         """One chunk; several where exchanges hide, or that shrink where stages work at once."""
-        num_stages = self._layout.pp
-        # A decode step is bound by its weights: two halves take each stage twice as long as one.
-        num_tokens = len(command.token_ids)
-        if command.phase == "decode":
+        num_stages, num_tokens = self._layout.pp, len(command.token_ids)
+        if self._layout.dp > 1:  # cut where rows of all sequences meet, not before
             return [range(num_tokens)]
+        if command.phase == "decode":
+            # Over stages one piece: bound by its weights, each half takes a stage as long as that.
+            return between_spans(command.spans, self._plan(command).num_chunks)
         if num_stages == 1:
             return ranges(num_tokens, self._plan(command).num_chunks)
         most = _CHUNKS_PER_STAGE * num_stages

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from copy import copy
+from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 
@@ -18,12 +19,13 @@ from llm_engine.layers.experts import MoeBlock
 from llm_engine.layers.linear import Linear
 from llm_engine.layers.step import Step
 from llm_engine.model_config import ModelConfig
-from llm_engine.parallel.divided_step import DividedStep, over_all_rows
+from llm_engine.parallel.divided_step import DividedStep
 from llm_engine.parallel.expert_exchange import ExpertExchange
 from llm_engine.parallel.layout import Layout, PhaseLayouts
 from llm_engine.parallel.mesh import Mesh, axis_ranks
 from llm_engine.parallel.panel_cuts import has_cut_words
 from llm_engine.parallel.place import Place
+from llm_engine.parallel.row_pieces import RowPieces
 from llm_engine.parallel.shares import (
     WeightShare,
     head_rows,
@@ -65,6 +67,7 @@ class RankOps:
         local = local_config(config, self.share, self.share.heads)
         self._blocks = TorchBlocks(local, ops.rms_norm, ops.swiglu, ops.over_rows)
         self._experts = ExpertExchange(config, layout, mesh, self.share, ops)
+        self._pieces = RowPieces()
         self._made: dict[tuple[int, type], tuple[Any, Any]] = {}
         self._head_rows = head_rows(config, layout, mesh.place)
         self._cuts_words = has_cut_words(config, layout)
@@ -74,6 +77,12 @@ class RankOps:
             range(len(unit)),
             key=lambda i: head_rows(config, layout, Place.of(layout, unit[i])).start,
         )
+
+    def in_pieces(self, count: int) -> Self:
+        """The same, with rows that all ranks compute exchanged in so many pieces."""
+        other = copy(self)
+        other._pieces = RowPieces(count)
+        return other
 
     def embed(self, embedding: Embedding, token_ids_N: torch.Tensor) -> torch.Tensor:
         """The rows of the rank's part of the vocabulary, summed; or what the stage before sent.
@@ -133,7 +142,7 @@ class RankOps:
             return x_NC
         if not isinstance(step, DividedStep):
             return x_NC + self.mesh.tp.all_reduce(self.mlp_update(layer, block, x_NC, step))
-        y_NC = over_all_rows(
+        y_NC = self._pieces.over_all_rows(
             self.mesh.dp,
             x_NC,
             step.dp_counts,
@@ -148,7 +157,7 @@ class RankOps:
         if layer not in self._layers:
             return x_NC
         block = self._sliced(layer, block, BlockSlices.experts)
-        return x_NC + self._experts(layer, block, x_NC, step)
+        return x_NC + self._experts(layer, block, x_NC, step, self._pieces)
 
     def moe_update(
         self, layer: int, block: MoeBlock, x_NC: torch.Tensor, step: Step

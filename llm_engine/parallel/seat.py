@@ -71,7 +71,7 @@ class Seat:
                 share.whole, share.layouts, needs, asked=config.layout, is_packed=share.is_packed
             ),
             *([] if on_devices is None else [on_devices]),
-            *settled_decisions(policy, share.layouts.prefill, on_devices=on_devices is not None),
+            *settled_decisions(policy, share.layouts, on_devices=on_devices is not None),
             *([adapter_decision(share.layouts)] if config.adapters else []),
         ]
 

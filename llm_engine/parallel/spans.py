@@ -22,6 +22,19 @@ def cut_spans(spans: Sequence[AttentionSpan], rows: range) -> list[AttentionSpan
     return parts
 
 
+def between_spans(spans: Sequence[AttentionSpan], num_chunks: int) -> list[range]:
+    """Runs of rows, as even as can be without cutting a span; fewer where spans are few."""
+    ends = list(accumulate(span.num_tokens for span in spans))
+    num_rows = ends[-1]
+    bounds = [0]
+    for chunk in range(1, num_chunks):
+        due = num_rows * chunk / num_chunks
+        nearest = min(ends, key=lambda end: abs(end - due))
+        if bounds[-1] < nearest < num_rows:
+            bounds.append(nearest)
+    return [range(start, end) for start, end in pairwise([*bounds, num_rows])]
+
+
 def shrinking_chunks(
     spans: Sequence[AttentionSpan], num_chunks: int, growth: float, least_rows: int
 ) -> list[range]:

@@ -10,11 +10,10 @@ from typing import Literal, Self
 
 from llm_engine.errors import LLMError
 from llm_engine.layers.paged_rows import AttentionSpan
+from llm_engine.parallel.layout import PHASES, Phase
 
-Phase = Literal["prefill", "decode"]
 MoveKind = Literal["save", "load", "drop", "copy", "give_back"]
 
-PHASES: tuple[Phase, ...] = ("prefill", "decode")
 _KINDS: tuple[MoveKind, ...] = ("save", "load", "drop", "copy", "give_back")
 _MAGIC = b"LWS2"
 # Sequence number, phase, and the numbers of tokens, spans, rows, moves, parts and adapters.

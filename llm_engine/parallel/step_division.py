@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from llm_engine.parallel.layout import PhaseLayouts
+from llm_engine.parallel.layout import Phase, PhaseLayouts
 from llm_engine.parallel.staged_prompts import num_slots
-from llm_engine.parallel.step_command import Phase
 from llm_engine.sequence import Chunk
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kernels.cost_model.exchange import exchange_of
 from kernels.cost_model.rates import rates_of
 from kernels.hardware.machine import load_machine, machine_names
+from video_engine.parallel.layout import VideoLayout
 from video_engine.plan.clip_layout import (
     ClipLayout,
     clip_facts,
@@ -146,3 +147,21 @@ def test_branches_of_guidance_on_devices_of_their_own_halve_what_they_exchange()
 def test_a_model_without_guidance_has_no_branches_to_divide():
     found = plan_clip(shape_of(0), load_machine("8x-rtxpro6000"))
     assert {time.layout.cfg for time in (found.chosen, *found.others)} == {1}
+
+
+@pytest.mark.parametrize("name", ["minimax-h3", "wan2.2-i2v-a14b", "wan2.2-ti2v-5b"])
+@pytest.mark.parametrize("machine", machine_names())
+def test_what_runs_today_is_a_layout_of_the_engine_that_fits(name, machine):
+    found = plan_clip(shape_of(0, name), load_machine(machine))
+    if found.today is None:
+        fitting = [t for t in (found.chosen, *found.others) if t and t.layout.setting is not None]
+        assert all(t.held_bytes > 0.8 * found.device_bytes for t in fitting)
+        return
+    setting = found.today.layout.setting
+    assert setting is not None
+    assert found.today.held_bytes < found.device_bytes
+    assert found.chosen is not None
+    if setting:  # more than one device
+        assert VideoLayout.parse(setting).clip == found.today.layout
+    if found.chosen.layout.setting is not None:
+        assert found.today == found.chosen

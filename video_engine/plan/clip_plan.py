@@ -41,12 +41,14 @@ class ClipPlan:
     """The layout of the shortest clip, those passed over (fastest first), and what it rests on.
 
     `chosen` is None where no layout fits: `needed_bytes` of a device would. `equal` is a faster
-    layout whose gain is below the error of the comparison.
+    layout whose gain is below the error of the comparison. `today` is the best that this version
+    runs, None where none of those fits.
     """
 
     chosen: ClipTime | None
     others: tuple[ClipTime, ...]
     equal: ClipTime | None
+    today: ClipTime | None
     forwards: int
     device_bytes: int
     needed_bytes: float
@@ -74,11 +76,16 @@ def plan_clip(
     room = rates.memory_bytes * (1 - _RESERVED_SHARE) - _RESERVED_BYTES
     fitting = [time for time in times if time.held_bytes <= room]
     chosen = _simplest(fitting, rates) if fitting else None
+    today = chosen
+    if chosen is not None and chosen.layout.setting is None:
+        running = [time for time in fitting if time.layout.setting is not None]
+        today = _simplest(running, rates) if running else None
     best = fitting[0] if fitting else None
     return ClipPlan(
         chosen=chosen,
         others=tuple(time for time in times if time is not chosen),
         equal=best if best is not chosen else None,
+        today=today,
         forwards=FORWARDS[shape.family],
         device_bytes=rates.memory_bytes,
         needed_bytes=min(t.held_bytes for t in times) + rates.memory_bytes - room,
@@ -105,14 +112,17 @@ def _rates_used(rates: DeviceRates) -> tuple[RateUsed, ...]:
 
 
 def _simplest(times: list[ClipTime], rates: DeviceRates) -> ClipTime:
-    """The simplest layout that the fastest does not beat by more than the error."""
+    """The simplest layout that the fastest does not beat by more than the error.
+
+    Of those, one that this version runs.
+    """
     best = times[0]
     equal = [
         time
         for time in times
         if time.step_s - best.step_s <= time.parts.difference_error_s(best.parts, rates.errors)
     ]
-    return min(equal, key=lambda time: (time.layout.complexity, time.step_s))
+    return min(equal, key=lambda t: (t.layout.setting is None, t.layout.complexity, t.step_s))
 
 
 def _marginal(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _UNVERIFIED = "between devices unverified"
 _NOT_YET = "planned: this version divides branches and tokens alone"
+_NONE_FITS = "no: what it runs, branches and tokens on ranks of their own, does not fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,7 @@ class Clip:
             **rests_on,
             "chosen": chosen.as_dict(),
             "runs_today": self.runs_today,
+            "today": self.plan.today and self.plan.today.as_dict(),
             "forwards": self.plan.forwards,
             "others": [time.as_dict() for time in self.plan.others],
             "marginal": dict(self.plan.marginal),
@@ -169,6 +171,8 @@ def _rows(found: Clip, chosen: ClipTime) -> Iterator[tuple[str, str]]:
     setting = chosen.layout.setting
     said = _NOT_YET if setting is None else f"LANEWISE_VIDEO_LAYOUT={setting}; {_UNVERIFIED}"
     yield "layout", f"{chosen.layout}" + (f" ({said})" if found.num_devices > 1 else "")
+    if setting is None:
+        yield "runs today", _today(found.plan.today, chosen)
     yield "step", f"{chosen.step_s:.2f} s [{chosen.low_s:.2f}..{chosen.high_s:.2f}]"
     yield "clip", f"{chosen.clip_s:,.0f} s, {found.plan.forwards} passes of the transformer"
     hidden = f"; {chosen.hidden_s / total:.0%} hidden" if chosen.hidden_s else ""
@@ -190,6 +194,15 @@ def _rows(found: Clip, chosen: ClipTime) -> Iterator[tuple[str, str]]:
     for rate in found.plan.rates:
         yield f"rate of {rate.name}", f"{amount(rate.per_s, rate.unit)} a device: {rate.origin}"
     yield "confidence", basis_text(found.plan.basis, found.calibration)
+
+
+def _today(today: ClipTime | None, chosen: ClipTime) -> str:
+    """The best layout that this version runs, and what it takes longer than the chosen one."""
+    if today is None:
+        return _NONE_FITS
+    longer = today.clip_s / chosen.clip_s - 1
+    setting = f"LANEWISE_VIDEO_LAYOUT={today.layout.setting}"
+    return f"{setting}: {today.clip_s:,.0f} s a clip ({longer:+.0%}); {_UNVERIFIED}"
 
 
 def _why_not(time: ClipTime, found: Clip) -> str:

@@ -85,13 +85,25 @@ def _needed(part: str, index: int, chunk: int, *, has_order: bool) -> list[str]:
     return own + earlier
 
 
-def split_gemm(size: int, gemm_s: float, wire_bytes: int, num_chunks: int) -> Schedule:
-    """A product in chunks of rows, each scattered while the next one is computed."""
+def split_gemm(
+    size: int, gemm_s: float, wire_bytes: int, num_chunks: int, gather_bytes: int = 0
+) -> Schedule:
+    """A product in chunks of rows, each scattered while the next one is computed.
+
+    With `gather_bytes` its rows lie on all ranks, and the next chunk arrives meanwhile.
+    """
     nodes: list[Node] = []
+    gathers = [
+        collective(f"gather.0.{chunk}", "all_gather", gather_bytes / num_chunks)
+        for chunk in range(num_chunks if gather_bytes else 0)
+    ]
+    nodes += gathers[:1]
     for chunk in range(num_chunks):
         name = f"gemm.0.{chunk}"
+        after = [gathers[chunk].name] if gathers else []
         nodes += [
-            compute(name, gemm_s / num_chunks),
+            *gathers[chunk + 1 : chunk + 2],
+            compute(name, gemm_s / num_chunks, *after),
             collective(f"scatter.0.{chunk}", "reduce_scatter", wire_bytes / num_chunks, name),
         ]
     return on_all_ranks("split product", size, nodes)

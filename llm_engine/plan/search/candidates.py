@@ -39,8 +39,10 @@ def layouts(
 
 
 def overlapped(layout: Layout) -> tuple[Layout, ...]:
-    """The layout with each number of chunks; one where nothing is exchanged, or hidden anyway."""
-    if layout.width == 1 or layout.dp > 1 or (layout.cp > 1 and layout.keys == "ring"):
+    """The layout with each number of chunks; one where no schedule hides what is exchanged."""
+    is_ring = layout.cp > 1 and layout.keys == "ring"
+    blocks = layout.dp > 1 and (layout.cp > 1 or layout.experts == "exchange")
+    if layout.width == 1 or is_ring or blocks:
         return (layout,)
     return tuple(replace(layout, num_chunks=count) for count in _OVERLAPS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from llm_engine.parallel.overlap_policy import LEAST_ROWS
 from llm_engine.plan.search.candidates import CHUNKS, Rejected, layouts, overlapped
 from llm_engine.plan.search.predict import Setting, predict_step
 from llm_engine.plan.search.prediction import StepPrediction, StepSize
@@ -45,14 +46,22 @@ def _step_of(layout: Layout, rows: int, work: Workload) -> StepSize:
 def decodes(
     steps: ModelSteps, setting: Setting, work: Workload
 ) -> tuple[list[StepPrediction], tuple[Rejected, ...]]:
-    """Every layout of a step that adds a token to each sequence."""
+    """Every layout of a step that adds a token to each sequence, in micro-batches where it pays."""
     kept, rejected = layouts(steps.facts, setting.num_devices, "decode", work.wire)
     found: list[StepPrediction] = []
     for layout in kept:
         batch = -(-work.num_clients // layout.replicas)  # of one replica
         size = StepSize(phase="decode", rows=batch, context=work.longest, batch=batch)
         found.append(predict_step(steps, setting, layout, size))
-    return found, rejected
+    tried = [index for index in _could_be_best(found) if _has_micro_batches(found[index])]
+    return [
+        in_chunks(steps, setting, p) if i in tried else p for i, p in enumerate(found)
+    ], rejected
+
+
+def _has_micro_batches(found: StepPrediction) -> bool:
+    """Whether the engine would cut the step: a stage takes a half as long as the whole."""
+    return found.layout.pp == 1 and found.size.rows >= LEAST_ROWS["decode"]
 
 
 def in_chunks(steps: ModelSteps, setting: Setting, found: StepPrediction) -> StepPrediction:

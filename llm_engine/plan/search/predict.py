@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kernels.collectives.schedules.builders import split_gemm
+from kernels.collectives.schedules.virtual_time import simulate
 from kernels.cost_model.exchange import Exchange
 from kernels.cost_model.parts import Parts
 from kernels.cost_model.rates import DeviceRates
@@ -70,7 +72,8 @@ def predict_step(
     parts = whole.work.total + Parts(wire=wire_s, latency=latency_s) + whole.codec
     hidden_s, reasons = _under_attention(whole, layout, setting.exchange)
     if layout.num_chunks > 1:
-        found = _overlapped(steps, setting, layout, size, whole)
+        cut = _overlapped if layout.dp == 1 else _in_pieces
+        found = cut(steps, setting, layout, size, whole)
         hidden_s, reasons = found.hidden_s, (str(found),)
     seconds = parts.total_s - hidden_s
     if size.phase == "decode":  # a token of every sequence passes all stages
@@ -120,11 +123,9 @@ def _under_attention(
 def _overlapped(
     steps: ModelSteps, setting: Setting, layout: Layout, size: StepSize, whole: _Piece
 ) -> Overlapped:
-    """The step in chunks. All are taken as long as the middle one: later ones attend to more."""
+    """The step in chunks, all as long as the middle one."""
     k, exchange = layout.num_chunks, setting.exchange
-    rows = max(1, math.ceil(size.rows / k))
-    middle = replace(size, rows=rows, context=size.context - (size.rows - rows) // 2)
-    chunk = _piece(steps, setting, layout, middle)
+    chunk = _piece(steps, setting, layout, _middle_chunk(size, k))
     num_layers = math.ceil(steps.facts.full_layers / layout.pp)
     codec_s = chunk.codec.total_s / len(_LAYER_PARTS)
     parts = [
@@ -143,6 +144,42 @@ def _overlapped(
         virtual_s=virtual_s(parts, num_layers, k) + chunks_s - in_layers_s,
         cut_s=chunks_s - computed_s,
     )
+
+
+def _in_pieces(
+    steps: ModelSteps, setting: Setting, layout: Layout, size: StepSize, whole: _Piece
+) -> Overlapped:
+    """The step with rows of all sequences in pieces: MLPs hide what gathers and scatters them."""
+    k, exchange = layout.num_chunks, setting.exchange
+    piece = _piece(steps, setting, layout, _middle_chunk(size, k))
+    gather_s, scatter_s = (
+        _seconds([t for t in piece.moved if t.operation == operation], exchange)
+        for operation in ("all_gather", "reduce_scatter")
+    )
+    mlp_s = piece.work.mlp.total_s
+    split = split_gemm(1, k * mlp_s, 1, k, gather_bytes=1)
+    wires_s = {"gather": gather_s, "scatter": scatter_s}
+    timeline = simulate(split, lambda node: wires_s[node.name.partition(".")[0]])
+    moved = ("all_gather", "reduce_scatter")
+    serial_s = whole.work.mlp.total_s
+    serial_s += _seconds([t for t in whole.moved if t.operation in moved], exchange)
+    return Overlapped(
+        num_chunks=k,
+        serial_s=serial_s,
+        virtual_s=max(span.end_s for span in timeline.spans),
+        cut_s=k * mlp_s - whole.work.mlp.total_s,
+    )
+
+
+def _middle_chunk(size: StepSize, num_chunks: int) -> StepSize:
+    """Some of a step's sequences where it adds to answers, else some of a prompt's tokens.
+
+    Later tokens attend to more; sequences do not read each other.
+    """
+    rows = max(1, math.ceil(size.rows / num_chunks))
+    if size.phase == "decode":
+        return replace(size, rows=rows, batch=max(1, math.ceil(size.batch / num_chunks)))
+    return replace(size, rows=rows, context=size.context - (size.rows - rows) // 2)
 
 
 def _seconds(moved: Sequence[Transfer], exchange: Exchange) -> float:

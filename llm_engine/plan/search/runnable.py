@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llm_engine.errors import InvalidConfig
-from llm_engine.parallel.layout import PhaseLayouts
-from llm_engine.parallel.overlap_policy import unserved
+from llm_engine.parallel.layout import PHASES, Phase, PhaseLayouts
+from llm_engine.parallel.overlap_policy import unserved, wire_unserved
 
 if TYPE_CHECKING:
     from llm_engine.plan.search.layout import Layout
@@ -22,14 +23,14 @@ class Runnable:
     """`text` is what `--layout` takes; empty where this version cannot run the pair: `reason`.
 
     `services`: so many of them, each on devices of its own. `wire`: what `--wire` takes.
-    `blocks`: why exchanges of prompts are not hidden although chunks could hide them.
+    `blocks`: phases whose exchanges are not hidden although chunks could hide them, and why.
     """
 
     text: str
     services: int = 1
     wire: str = "exact"
     reason: str = ""
-    blocks: str = ""
+    blocks: Mapping[Phase, str] = field(default_factory=dict["Phase", str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class RunsToday:
 
     `is_plan`: the chosen pair itself runs as planned; else `slower` is the seconds of the goal over
     its own, less one (0 where the goal is no time), and the cache holds `kv_tokens`. `blocks`: why
-    exchanges of prompts are not hidden although chunks could hide them.
+    exchanges are not hidden although chunks could hide them.
     """
 
     text: str
@@ -81,11 +82,21 @@ def runnable(family: str, prefill: Layout, decode: Layout, *, on_devices: bool =
         reason = f"not in this version: sinks of {family} where keys move between ranks"
         return Runnable(text="", reason=reason)
     wire = "exact" if prefill.wire == "bf16" else prefill.wire
-    missing = unserved(layouts.prefill, on_devices=on_devices)
-    if wire != "exact" and missing is not None:
-        return Runnable(text="", reason=f"not in this version: {wire} wire: {missing.reason}")
-    blocks = missing.reason if missing is not None and not missing.hides else ""
+    no_wire = wire_unserved(layouts.prefill, on_devices=on_devices)
+    if wire != "exact" and no_wire is not None:
+        return Runnable(text="", reason=f"not in this version: {wire} wire: {no_wire.reason}")
+    blocks = _blocked(layouts, on_devices=on_devices)
     return Runnable(text=str(layouts), services=prefill.replicas, wire=wire, blocks=blocks)
+
+
+def _blocked(layouts: PhaseLayouts, *, on_devices: bool) -> dict[Phase, str]:
+    """See `Runnable.blocks`."""
+    blocks: dict[Phase, str] = {}
+    for phase in PHASES:
+        missing = unserved(layouts.of(phase), on_devices=on_devices)
+        if missing is not None and not missing.hides:
+            blocks[phase] = missing.reason
+    return blocks
 
 
 def _against(layout: Layout) -> str:

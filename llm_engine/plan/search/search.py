@@ -148,17 +148,18 @@ def _today(
         is_plan=run is chosen,
         slower=0.0 if run is chosen else slower,
         kv_tokens=run.memory.kv_tokens,
-        blocks=found.blocks,
+        blocks=next(iter(found.blocks.values()), ""),
     )
 
 
 def _as_run(pair: Pair, found: Runnable, steps: ModelSteps, setting: Setting) -> Pair:
     """The pair without the overlap that the engine has no schedule for."""
-    layout = pair.prefill.layout
-    if not found.blocks or layout.num_chunks == 1:
-        return pair
-    serial = replace(layout, num_chunks=1)
-    return replace(pair, prefill=predict_step(steps, setting, serial, pair.prefill.size))
+    blocked = {
+        phase: predict_step(steps, setting, replace(step.layout, num_chunks=1), step.size)
+        for phase, step in (("prefill", pair.prefill), ("decode", pair.decode))
+        if phase in found.blocks and step.layout.num_chunks > 1
+    }
+    return replace(pair, **blocked) if blocked else pair
 
 
 def _simplest(

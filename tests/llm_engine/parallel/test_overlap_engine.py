@@ -15,7 +15,7 @@ PROMPTS = (tuple((11 * i + i * i) % 240 for i in range(101)), tuple(range(5, 76)
 ASKED = {"prefill_chunk_tokens": 128}
 
 
-@pytest.mark.parametrize("layout", ["tp2", "cp2", "cp2,gather", "cp2->tp2"])
+@pytest.mark.parametrize("layout", ["tp2", "cp2", "cp2,gather", "cp2->tp2", "dp2"])
 def test_greedy_tokens_are_those_of_one_rank(
     layout: str, pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
 ) -> None:
@@ -26,6 +26,21 @@ def test_greedy_tokens_are_those_of_one_rank(
     chosen = [what for name, what in found["decisions"] if name == "overlap"]
     assert chosen
     assert all(what.startswith("on, ") for what in chosen)
+
+
+@pytest.mark.parametrize("layout", ["tp2", "cp2,gather", "cp2->tp2", "dp2"])
+def test_answers_in_micro_batches_are_those_of_one_rank(
+    layout: str, pair: Any, alone: Callable[..., Any], model_folder: Callable[..., Path]
+) -> None:
+    """Twenty answers at once; steps of fewer rows than the least are left whole."""
+    folder = model_folder()
+    prompts = tuple(tuple((7 * i + j) % 240 for j in range(3 + i % 4)) for i in range(20))
+    asked = {**ASKED, "max_num_seqs": 32}
+    ((expected, _),) = alone(folder, (prompts,), 6, **asked)
+    found = pair.generate(layout, folder, (prompts,), 6, **asked, overlap="on")
+    assert found["tokens"] == [expected]
+    chosen = [what for name, what in found["decisions"] if name == "overlap"]
+    assert any(what.startswith("on, ") for what in chosen)
 
 
 def test_an_int8_wire_is_told(pair: Any, model_folder: Callable[..., Path]) -> None:

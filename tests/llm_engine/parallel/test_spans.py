@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.layers.paged_rows import AttentionSpan
-from llm_engine.parallel.spans import cut_spans, shrinking_chunks
+from llm_engine.parallel.spans import between_spans, cut_spans, shrinking_chunks
 
 spans = st.lists(
     st.builds(AttentionSpan, st.integers(0, 500), st.integers(1, 90), st.just((0,))),
@@ -25,6 +25,19 @@ def test_parts_cover_the_step(step: list[AttentionSpan], cuts: list[int]) -> Non
     bounds = [0, *sorted(min(cut, num_rows) for cut in cuts), num_rows]
     parts = [part for start, end in pairwise(bounds) for part in cut_spans(step, range(start, end))]
     assert tokens(parts) == tokens(step)
+
+
+@given(spans, st.integers(1, 9))
+def test_cuts_between_spans_leave_each_whole(step: list[AttentionSpan], num_chunks: int) -> None:
+    chunks = between_spans(step, num_chunks)
+    assert [row for chunk in chunks for row in chunk] == list(range(len(tokens(step))))
+    assert 1 <= len(chunks) <= min(num_chunks, len(step))
+    assert [part for chunk in chunks for part in cut_spans(step, chunk)] == step
+
+
+def test_answers_are_cut_into_even_micro_batches() -> None:
+    step = [AttentionSpan(9, 1, (0,))] * 64
+    assert [len(chunk) for chunk in between_spans(step, 4)] == [16] * 4
 
 
 @given(spans, st.integers(1, 9), st.floats(0, 1), st.integers(1, 40))

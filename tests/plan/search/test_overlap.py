@@ -18,7 +18,7 @@ from llm_engine.plan.request import PlanRequest
 from llm_engine.plan.search.layout import Layout
 from llm_engine.plan.search.model_steps import ModelSteps
 from llm_engine.plan.search.overlap import Part, layers_in_chunks, virtual_s
-from llm_engine.plan.search.phases import in_chunks, prefills
+from llm_engine.plan.search.phases import decodes, in_chunks, prefills
 from llm_engine.plan.search.predict import Setting, predict_step
 from llm_engine.plan.search.prediction import StepSize, exposed_parts
 from llm_engine.plan.search.serving_plan import Workload
@@ -173,3 +173,27 @@ def test_a_wire_whose_rate_was_told_has_the_smaller_error():
         )
         assert setting.exchange.assumed
         assert setting.errors.wire == (setting.rates.errors.wire if is_told else 0.5)
+
+
+@pytest.mark.parametrize(("num_clients", "is_cut"), [(8, False), (1024, True)])
+def test_many_answers_are_decoded_in_micro_batches_where_that_pays(num_clients, is_cut):
+    """Few are bound by the weights, which each micro-batch reads again."""
+    work = Workload(prompt_tokens=64, answer_tokens=64, num_clients=num_clients)
+    found, _ = decodes(DENSE, bus(2.0), work)
+    cut = [p for p in found if p.layout.num_chunks > 1]
+    assert bool(cut) is is_cut
+    for prediction in cut:
+        plain = replace(prediction.layout, num_chunks=1)
+        whole = predict_step(DENSE, bus(2.0), plain, prediction.size)
+        assert whole.seconds / 2 < prediction.seconds < whole.seconds
+        assert prediction.layout.pp == 1
+
+
+@settings(deadline=None, max_examples=30)
+@given(rows=st.integers(16, 4096), gb_s=st.floats(0.5, 500))
+def test_micro_batches_are_never_slower_and_never_hide_more_than_half(rows, gb_s):
+    size = StepSize(phase="decode", rows=rows, context=2048, batch=rows)
+    setting, layout = bus(gb_s), Layout(tp=8, experts="dense")
+    whole = predict_step(DENSE, setting, layout, size)
+    found = in_chunks(DENSE, setting, whole)
+    assert whole.seconds / 2 <= found.seconds <= whole.seconds * (1 + 1e-9)

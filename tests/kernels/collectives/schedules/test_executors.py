@@ -26,6 +26,7 @@ PATTERNS = {
     "token split": lambda size, n: builders.token_split(size, [WORK] * n),
     "micro-batches": lambda size, n: builders.micro_batches(size, [WORK] * n, 3),
     "split product": lambda size, n: builders.split_gemm(size, 1e-4, 100, n),
+    "gathered product": lambda size, n: builders.split_gemm(size, 1e-4, 100, n, 100),
     "experts": lambda size, n: builders.expert_dispatch(size, 100, 100 * n, 1e-4, 1e-4),
     "ring": lambda size, n: builders.ring_attention(size + n, 1e-4, 100),
     "head groups": lambda size, n: builders.head_groups(size, n, 1e-4, 100, 100),

@@ -85,6 +85,14 @@ def test_split_product_hides_all_but_a_chunk():
     assert seconds(builders.split_gemm(2, gemm_s=80, wire_bytes=80, num_chunks=8)) == 90
 
 
+def test_a_split_product_of_gathered_rows_hides_all_but_the_ends():
+    """The first chunk arrives and the last returns alone; between, the wire never waits."""
+    split = builders.split_gemm(2, gemm_s=80, wire_bytes=40, num_chunks=8, gather_bytes=40)
+    assert seconds(split) == 5 + 80 + 5
+    bound = builders.split_gemm(2, gemm_s=8, wire_bytes=40, num_chunks=8, gather_bytes=40)
+    assert seconds(bound) == 80
+
+
 def test_shared_expert_hides_the_dispatch():
     assert seconds(builders.expert_dispatch(2, 30, 20, shared_s=25, routed_s=50)) == 30 + 50 + 20
 
