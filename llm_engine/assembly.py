@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
+from kernels.hardware.host_memory import MachineMemory
 from kernels.ops.registry import op_spec
 from llm_engine.cache.divided import DividedCache
 from llm_engine.cache.kv_cache import KVCache
@@ -17,7 +18,6 @@ from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.invariance import check_products
 from llm_engine.layers.op_choice import ENGINE
 from llm_engine.loader import LoadedModel
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.memory.workspace import SAFETY
 from llm_engine.runner import Runner, StepRunner
 from llm_engine.sampler import Sampler, sample

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from kernels.dtypes import DTYPE_NAMES
+from kernels.hardware.host_memory import MachineMemory
 from kernels.ledger import Decision, Ledger, Rejection
 from kernels.spec import Tier
 from llm_engine.cache.geometry import cache_layout
@@ -25,7 +26,6 @@ from llm_engine.layers.op_choice import OpSizes
 from llm_engine.layers.weight_form import PACKED, choose_weights
 from llm_engine.memory.chunk import ChunkChoice, choose_chunk
 from llm_engine.memory.ledger import MemoryLedger
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.memory.solver import (
     CACHE_SHARE,
     Capacity,

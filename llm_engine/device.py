@@ -11,11 +11,11 @@ import torch
 
 from kernels.dtypes import DTYPE_NAMES
 from kernels.hardware.errors import UnknownName
+from kernels.hardware.host_memory import MachineMemory, read_machine_memory
 from kernels.hardware.products import load_product, product_names
 from kernels.hardware.traits import DeviceTraits
 from kernels.runtime import device_traits
 from llm_engine.errors import InvalidConfig
-from llm_engine.memory.machine import MachineMemory, read_machine_memory
 from llm_engine.memory.peak import peak_bytes
 
 Numbers = Sequence[float] | Sequence[Sequence[int]]

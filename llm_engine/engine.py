@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import torch
 
+from kernels.hardware.host_memory import MachineMemory
 from llm_engine.answers.answers import Answers, Event
 from llm_engine.assembly import (
     build_cache,
@@ -25,7 +26,6 @@ from llm_engine.decisions import decide, plan_hash
 from llm_engine.errors import QueueFull, RequestFailed
 from llm_engine.loader import LoadedModel, load_model
 from llm_engine.memory.ledger import MemoryLedger
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.memory.workspace import STEP
 from llm_engine.parallel.commands import Ranks
 from llm_engine.parallel.seat import Seat

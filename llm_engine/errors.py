@@ -4,6 +4,7 @@ LLMError
 ├── InvalidRequest (ValueError)      the caller's fault; `.param` names the field
 │   └── ContextLengthExceeded        the prompt does not fit the model's context
 ├── InvalidConfig (ValueError)       an engine setting that cannot be met
+│   └── MalformedLayout              a layout's text that names no layout
 ├── ModelNotFound                    the weights could not be found or fetched
 ├── UnsupportedModel                 the weights are there, the engine cannot run them
 ├── QueueFull                        too many requests are waiting
@@ -53,6 +54,10 @@ class ContextLengthExceeded(InvalidRequest):
 
 class InvalidConfig(LLMError, ValueError):
     """An engine setting that is out of bounds or cannot be met by this model."""
+
+
+class MalformedLayout(InvalidConfig):
+    """A text that names no layout; the message has the way to write one."""
 
 
 class ModelNotFound(LLMError):

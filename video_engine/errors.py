@@ -5,6 +5,7 @@ VideoError
 ├── ModelNotFound                      no such folder, name or hub id
 ├── UnsupportedModel                   the folder holds a family this engine has no stages for
 ├── InvalidLayout (ValueError)         ranks that the model or this machine cannot be laid over
+│   └── MalformedLayout                a layout's text that names no layout
 ├── WriteFailed                        the encoder or the check of the written file said no
 └── Interrupted                        `should_stop` said so; nothing was written
 """
@@ -33,6 +34,10 @@ class UnsupportedModel(VideoError):
 
 class InvalidLayout(VideoError, ValueError):
     """A layout over ranks that cannot be had; the message says why, and the way out."""
+
+
+class MalformedLayout(InvalidLayout):
+    """A text that names no layout; the message has the way to write one."""
 
 
 class WriteFailed(VideoError):

@@ -24,7 +24,7 @@ def save_overlap_figure(rows: Rows, path: Path) -> Path:
     figure, left, right = two_panels(figsize=(15, 5.2))
     _bars(left, stages, "tokens per second over two ranks")
     left.set_xscale("log")
-    _bars(right, rates, "times the serial prefill")
+    _bars(right, rates, "times the serial step")
     facts = machine()
     return save(figure, f"overlap on {facts['cpu']}, torch {facts['torch']}, {commit()}", path)
 

@@ -61,6 +61,16 @@ class FusedWeights:
         attend = PagedAttention.of_spans(self.cache, [span], self.ops, rotation)
         return Step(torch.empty(num_tokens, dtype=torch.int64), attend)
 
+    def answers(self, first: int, num_answers: int) -> Step:
+        """A token of each of some sequences, the last of a page of its own."""
+        spans = [
+            AttentionSpan(PAGE_SIZE - 1, 1, range(page, page + 1))
+            for page in range(first, first + num_answers)
+        ]
+        rotation = self.rotary.rotation(torch.full((num_answers,), PAGE_SIZE - 1))
+        attend = PagedAttention.of_spans(self.cache, spans, self.ops, rotation)
+        return Step(torch.empty(num_answers, dtype=torch.int64), attend)
+
     def mlp_update(self, layer: int, x_NC: torch.Tensor, step: Step) -> torch.Tensor:
         """What the second block adds, of this rank's channels or experts."""
         block = self.mlp[layer]

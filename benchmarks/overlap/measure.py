@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from benchmarks.overlap.crew import Crew
 from benchmarks.overlap.prediction import LinkLine, NodeSeconds, Sizes, medians, predict
-from benchmarks.overlap.stages import Stage
+from benchmarks.overlap.stages import Computation, Stage
 from kernels.collectives.schedules.virtual_time import Timeline
 from llm_engine.parallel.overlap_choice import StepCosts
 
@@ -72,9 +73,16 @@ class Measurement:
             num_layers=num_layers,
             num_tokens=effort.num_tokens,
         )
-        self._nodes: dict[tuple[str, str, int], list[NodeSeconds]] = {}
+        self._nodes: dict[Computation, list[NodeSeconds]] = {}
         self._lines: dict[tuple[str, str], LinkLine] = {}
         self._row_seconds: dict[int, float] = {}
+
+    def of_answers(self, num_answers: int) -> Self:
+        """Of steps that give so many sequences a token, over the same ranks."""
+        other = copy(self)
+        other.sizes = replace(self.sizes, num_tokens=num_answers)
+        other._nodes, other._lines, other._row_seconds = {}, {}, {}
+        return other
 
     def meet(self, rate_bytes_s: float) -> None:
         """Limit the link, and forget what the one before took."""
@@ -92,7 +100,7 @@ class Measurement:
         return min(totals)
 
     def rate_for(self, wire_s: float) -> float:
-        """The rate at which the reductions of a whole prompt take so long: 2 (N-1)/N S each."""
+        """The rate at which the reductions of a whole step take so long: 2 (N-1)/N S each."""
         size_bytes = 2 * (SIZE - 1) / SIZE * self.sizes.num_tokens * self.sizes.tp_bytes
         return 2 * self.sizes.num_layers * size_bytes / wire_s
 
@@ -143,7 +151,7 @@ class Measurement:
         for number in range(self.effort.rounds):
             if number > 1 and time.monotonic() - begin_s > self.effort.budget_s:
                 break
-            measured: dict[tuple[str, str, int], float] = {}
+            measured: dict[Computation, float] = {}
             for run in runs:
                 key = run.stage.computation
                 if key not in measured:

@@ -10,7 +10,7 @@ from benchmarks.overlap.stages import Stage
 from kernels.collectives.schedules.graph import Node, Place, Schedule
 from kernels.collectives.schedules.measured import with_durations
 from kernels.collectives.schedules.virtual_time import Timeline, simulate
-from llm_engine.parallel.overlap import token_split_layers
+from llm_engine.parallel.overlap import micro_batch_layers, token_split_layers
 from llm_engine.parallel.overlap_context import context_split_layers
 
 # A computation's nodes on each rank, by name, from one measurement; several of them.
@@ -38,7 +38,7 @@ class LinkLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What a stage sends. Units: bytes of a token's row in one exchange; tokens; layers."""
+    """What a step sends. Units: bytes of a token's row in one exchange; tokens; layers."""
 
     tp_bytes: int
     cp_bytes: int
@@ -46,13 +46,15 @@ class Sizes:
     num_tokens: int
 
     def wire_bytes(self, stage: Stage) -> int:
-        """Of one exchange of the whole prompt, before the wire's own coding."""
+        """Of one exchange of the whole step, before the wire's own coding."""
         return self.num_tokens * (self.cp_bytes if stage.split == "cp" else self.tp_bytes)
 
 
 def schedule_of(stage: Stage, sizes: Sizes, size: int) -> Schedule:
     """The schedule that the stage's ranks carry out, with the bytes of its exchanges."""
-    build = context_split_layers if stage.split == "cp" else token_split_layers
+    build = micro_batch_layers if stage.num_answers else token_split_layers
+    if stage.split == "cp":
+        build = context_split_layers
     return build(size, sizes.num_layers, stage.num_chunks, sizes.wire_bytes(stage))
 
 

@@ -31,7 +31,12 @@ from kernels.collectives.schedules.threads import Ran
 from llm_engine.device import EngineDevice
 from llm_engine.layers.step import Step
 from llm_engine.loader import choose_dtype
-from llm_engine.parallel.overlap import OverlappedLayers, TokenChunk
+from llm_engine.parallel.overlap import (
+    OverlappedLayers,
+    TokenChunk,
+    micro_batch_layers,
+    token_split_layers,
+)
 from llm_engine.parallel.overlap_context import OverlappedContext, share_rows
 
 _TIMEOUT_S = 300.0
@@ -125,7 +130,7 @@ class RankWork:
         return core_seconds(ran)
 
     def run(self, stage: Stage) -> dict[str, Any]:
-        """A prefill: seconds, core seconds, and what it yielded."""
+        """A step: seconds, core seconds, and what it yielded."""
         self._met.barrier()
         core_s = time.process_time()
         ran, rows = self._once(stage, self._met, is_overlapped=stage.is_overlapped)
@@ -151,18 +156,22 @@ class RankWork:
         is_eager = stage.kernels != "fused"
         self._eager.fuses_attention = stage.kernels == "generic, fused attention"
         updates = self._eager if is_eager else FusedLayers(self._fused)
-        bounds = [i * self._num_tokens // stage.num_chunks for i in range(stage.num_chunks + 1)]
+        num_rows = stage.num_answers or self._num_tokens
+        bounds = [i * num_rows // stage.num_chunks for i in range(stage.num_chunks + 1)]
         chunks = [
-            TokenChunk(self._x_NC[begin:end], self._step(begin, end, is_eager=is_eager))
+            TokenChunk(self._x_NC[begin:end], self._step(stage, begin, end))
             for begin, end in itertools.pairwise(bounds)
         ]
-        run = OverlappedLayers(updates, communicator, stage.contract)
+        build = micro_batch_layers if stage.num_answers else token_split_layers
+        run = OverlappedLayers(updates, communicator, stage.contract, build=build)
         ran = run(chunks, is_overlapped=is_overlapped)
         return ran, torch.cat([chunk.x_NC for chunk in chunks])
 
-    def _step(self, begin: int, end: int, *, is_eager: bool) -> Step:
+    def _step(self, stage: Stage, begin: int, end: int) -> Step:
+        if stage.num_answers:
+            return self._fused.answers(begin, end - begin)
         step = self._fused.step(begin, end - begin)
-        return Step(step.token_ids_N, _nothing) if is_eager else step
+        return step if stage.kernels == "fused" else Step(step.token_ids_N, _nothing)
 
     def _result(self, stage: Stage, rows: torch.Tensor) -> dict[str, Any]:
         """Bits, next tokens and the distance to the first stage that ran, of this rank's rows."""
@@ -170,6 +179,8 @@ class RankWork:
             torch.arange(p.start, p.start + p.num_tokens)
             for p in (turn[self._rank] for turn in share_rows(self._num_tokens, self._size))
         ])  # fmt: skip
+        if stage.num_answers:
+            own = torch.arange(stage.num_answers)
         digest = hashlib.sha256(rows.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
         rows = rows if stage.split == "cp" else rows[own]
         if self._reference_NC is None:

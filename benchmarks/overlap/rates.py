@@ -1,9 +1,10 @@
-"""Serial against overlapped prefill at three link rates, measured and predicted."""
+"""Serial against overlapped steps at three link rates, measured and predicted."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.overlap.measure import Measurement, StageRun
@@ -14,6 +15,7 @@ from llm_engine.parallel.overlap_choice import CHUNKS, choose_overlap
 # Wire time over computation time of the serial run. At 1 there is most to hide.
 WIRE_OVER_COMPUTE = (0.5, 1.0, 2.0)
 SERIAL = Stage(name="serial")
+NUM_ANSWERS = 64
 
 Row = dict[str, Any]
 
@@ -24,22 +26,39 @@ def overlapped(num_chunks: int) -> Stage:
 
 
 def measure_rates(name: str, at: Measurement, say: Callable[[str], None]) -> list[Row]:
-    """One row for each rate. Raises: WrongBits."""
+    """One row of a prefill for each rate. Raises: WrongBits."""
     at.meet(float("inf"))
     compute_s = at.computation_s(SERIAL)
-    return [_at_rate(name, at, ratio, compute_s, say) for ratio in WIRE_OVER_COMPUTE]
+    return [_at_rate(name, at, ratio, compute_s, SERIAL, say) for ratio in WIRE_OVER_COMPUTE]
+
+
+def measure_answers(name: str, at: Measurement, say: Callable[[str], None]) -> list[Row]:
+    """A row of answers decoded in micro-batches, where wire and computation take as long.
+
+    Raises: WrongBits.
+    """
+    of_answers, serial = at.of_answers(NUM_ANSWERS), replace(SERIAL, num_answers=NUM_ANSWERS)
+    of_answers.meet(float("inf"))
+    compute_s = of_answers.computation_s(serial)
+    name = f"{name}, {NUM_ANSWERS} answers"
+    return [_at_rate(name, of_answers, 1.0, compute_s, serial, say)]
 
 
 def _at_rate(
-    name: str, at: Measurement, ratio: float, compute_s: float, say: Callable[[str], None]
+    name: str,
+    at: Measurement,
+    ratio: float,
+    compute_s: float,
+    one_piece: Stage,
+    say: Callable[[str], None],
 ) -> Row:
     rate = at.rate_for(ratio * compute_s)
     at.meet(rate)
     say(f"{name}: {rate / 1e6:.1f} MB/s, wire {ratio} x computation")
-    costs = at.step_costs([SERIAL, *(overlapped(k) for k in CHUNKS)])
-    num_chunks, decision = choose_overlap(at.sizes.num_tokens, costs, f"{name}, prefill")
-    stage = overlapped(max(num_chunks, 2))
-    serial, hidden = at.rounds([SERIAL, stage], say)
+    cut = {k: replace(overlapped(k), num_answers=one_piece.num_answers) for k in CHUNKS}
+    costs = at.step_costs([one_piece, *cut.values()])
+    num_chunks, decision = choose_overlap(at.sizes.num_tokens, costs, name)
+    serial, hidden = at.rounds([one_piece, cut[max(num_chunks, 2)]], say)
     at.check_bits(hidden)
     return _row(name, at, ratio, rate, serial, hidden) | {
         "gate": decision.chosen,

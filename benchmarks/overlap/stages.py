@@ -1,4 +1,4 @@
-"""The stages of the staircase: which kernels, which layout, overlapped or not, on which wire."""
+"""Ways to run a step: which kernels, which layout, overlapped or not, on which wire."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from kernels.collectives.calls import Contract
 
 Kernels = Literal["generic", "generic, fused attention", "fused"]
 Split = Literal["tp", "cp"]
+Computation = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One way to run a prefill over the ranks. With one chunk nothing can overlap."""
+    """One way to run a step over the ranks. With one chunk nothing can overlap.
+
+    `num_answers` sequences get a token each in the step; 0: it is a prefill.
+    """
 
     name: str
     kernels: Kernels = "fused"
@@ -22,11 +26,12 @@ class Stage:
     num_chunks: int = 1
     is_overlapped: bool = False
     contract: Contract = "exact"
+    num_answers: int = 0
 
     @property
-    def computation(self) -> tuple[str, str, int]:
+    def computation(self) -> Computation:
         """Stages of equal computation share its measurement."""
-        return self.kernels, self.split, self.num_chunks
+        return self.kernels, self.split, self.num_chunks, self.num_answers
 
 
 def staircase(num_chunks: int) -> tuple[Stage, ...]:

@@ -10,7 +10,7 @@ from benchmarks.overlap.crew import Crew
 from benchmarks.overlap.figure import save_overlap_figure
 from benchmarks.overlap.measure import FULL, QUICK, SIZE, Measurement
 from benchmarks.overlap.models import MODELS
-from benchmarks.overlap.rates import Row, measure_rates
+from benchmarks.overlap.rates import Row, measure_answers, measure_rates
 from benchmarks.overlap.staircase import measure_staircase
 from benchmarks.plot import figure_path
 
@@ -28,6 +28,7 @@ def run(*, quick: bool) -> list[Row]:
                 say(f"{name}: {measurement.num_parameters / 1e6:.0f} M parameters")
                 found = [
                     *measure_rates(name, measurement, say),
+                    *measure_answers(name, measurement, say),
                     *measure_staircase(name, measurement, say),
                 ]
             facts = {

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from kernels.hardware.host_memory import MachineMemory
 from llm_engine.cache.kv_cache import KVCache
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.memory.pressure import Pressure, blocks_to_serve
 
 INTERVAL_S = 2.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Literal, Self, get_args
 
-from llm_engine.errors import InvalidConfig
+from llm_engine.errors import InvalidConfig, MalformedLayout
 
 Phase = Literal["prefill", "decode"]
 Exchange = Literal["auto", "heads", "gather", "ring"]
@@ -115,7 +115,7 @@ class Layout:
         for part in text.split(","):
             name, value = _parse_part(part.strip(), text)
             if name in found:
-                raise InvalidConfig(f"layout {text!r} gives {name} twice")
+                raise MalformedLayout(f"layout {text!r} gives {name} twice")
             found[name] = value
         return cls(**found)  # type: ignore[arg-type]  # checked by _parse_part
 
@@ -161,7 +161,7 @@ class PhaseLayouts:
         """One layout for both phases, or two with '->' between. Raises: InvalidConfig."""
         parts = text.split("->")
         if len(parts) > 2:
-            raise InvalidConfig(f"layout {text!r} has more than two phases; {_HELP}")
+            raise MalformedLayout(f"layout {text!r} has more than two phases; {_HELP}")
         first, second = Layout.parse(parts[0]), Layout.parse(parts[-1])
         if first.pp != second.pp:
             fold = max(first.pp, second.pp)
@@ -245,5 +245,5 @@ def _parse_part(part: str, text: str) -> tuple[str, int | str]:
         return "dispatch", part
     match = re.fullmatch(rf"({'|'.join(_AXES)})([1-9]\d{{0,3}})", part)
     if match is None:
-        raise InvalidConfig(f"layout {text!r}: {part!r} is no axis; {_HELP}")
+        raise MalformedLayout(f"layout {text!r}: {part!r} is no axis; {_HELP}")
     return match[1], int(match[2])

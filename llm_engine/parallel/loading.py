@@ -9,6 +9,7 @@ import torch
 from kernels.collectives.board import MAX_RANKS
 from kernels.collectives.group import Group
 from kernels.collectives.protocol import Communicator
+from kernels.hardware.host_memory import MachineMemory
 from llm_engine.adapters.adapter_set import AdapterSet
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide
@@ -22,7 +23,6 @@ from llm_engine.loader import (
     open_checkpoint,
     read_tensors,
 )
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.model_config import ModelConfig
 from llm_engine.models.base import CausalModel
 from llm_engine.models.parameters import Parameters, WeightFacts

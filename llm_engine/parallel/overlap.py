@@ -19,8 +19,7 @@ from kernels.collectives.schedules.threads import Actions, Ran, run_serially, ru
 from llm_engine.layers.step import Step
 
 Run = Callable[[Schedule, int, Actions], list[Ran]]
-# Ranks, layers and chunks of a step to its schedule.
-Build = Callable[[int, int, int], Schedule]
+Build = Callable[[int, int, int], Schedule]  # of ranks, layers, chunks
 
 
 class LayerUpdates(Protocol):
@@ -59,9 +58,11 @@ def token_split_layers(
     return token_split(size, [work] * num_layers, [1 / num_chunks] * num_chunks)
 
 
-def micro_batch_layers(size: int, num_layers: int, num_batches: int) -> Schedule:
+def micro_batch_layers(
+    size: int, num_layers: int, num_batches: int, wire_bytes: int = 0
+) -> Schedule:
     """As `token_split_layers`, of sequences that do not read each other."""
-    work = LayerWork(attention_s=0.0, mlp_s=0.0, wire_bytes=0)
+    work = LayerWork(attention_s=0.0, mlp_s=0.0, wire_bytes=wire_bytes)
     return micro_batches(size, [work] * num_layers, num_batches)
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 
 from kernels.collectives.protocol import Communicator
+from kernels.hardware.host_memory import MachineMemory
 from kernels.ledger import Decision, Rejection
 from kernels.spec import Tier
 from llm_engine.config import EngineConfig
 from llm_engine.device import CPU, EngineDevice
 from llm_engine.errors import InvalidConfig
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.parallel.layout import PhaseLayouts
 
 _EVIDENCE = (

@@ -8,6 +8,7 @@ from typing import Self
 
 import torch
 
+from kernels.hardware.host_memory import MachineMemory
 from kernels.ledger import Decision
 from llm_engine.cache.sequence_cache import SequenceCache
 from llm_engine.config import EngineConfig
@@ -15,7 +16,6 @@ from llm_engine.decisions import EngineDecisions
 from llm_engine.device import EngineDevice
 from llm_engine.errors import InvalidConfig
 from llm_engine.loader import choose_dtype
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.parallel.adapter_shares import adapter_decision
 from llm_engine.parallel.commands import Ranks
 from llm_engine.parallel.decision import layout_decisions

@@ -15,7 +15,7 @@ from benchmarks.overlap.fused import FusedLayers, FusedWeights
 from benchmarks.overlap.measure import SIZE, Effort, Measurement, WrongBits
 from benchmarks.overlap.models import MODELS, RandomWeights
 from benchmarks.overlap.prediction import LinkLine, Sizes, predict, schedule_of
-from benchmarks.overlap.rates import SERIAL, overlapped
+from benchmarks.overlap.rates import SERIAL, measure_answers, overlapped
 from benchmarks.overlap.shares import Share
 from benchmarks.overlap.stages import staircase
 from benchmarks.overlap.staircase import BASE_WIRE_SHARE, GOAL
@@ -99,5 +99,8 @@ def test_a_measurement_between_processes(tmp_path: Path) -> None:
         with pytest.raises(WrongBits, match=r"ranks \[1\]"):
             at.check_bits(runs[2])
         assert all(run.result["error"] < 0.05 for run in runs)
+        (row,) = measure_answers("llama-like", at, lambda _: None)
+        assert row["row"].startswith("llama-like, 64 answers, wire 1 x compute")
+        assert min(row["ours"], row["limit"], row["predicted_overlapped_s"]) > 0
         with pytest.raises(RankFailed, match="rank 0, prepare: KeyError"):
             crew("prepare", "no such model", 1, 8)

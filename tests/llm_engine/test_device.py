@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.hardware.host_memory import MachineMemory
 from kernels.hardware.traits import load_traits
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide
@@ -18,7 +19,6 @@ from llm_engine.engine import LLMEngine
 from llm_engine.errors import InvalidConfig
 from llm_engine.graph_choice import GRAPHS, ONE_BY_ONE, choose_graphs
 from llm_engine.loader import LoadedModel, load_model
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.model_config import ModelConfig
 from llm_engine.types import GenerationRequest, SamplingParams
 

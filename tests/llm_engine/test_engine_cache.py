@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from kernels.hardware.host_memory import MachineMemory
 from llm_engine.config import EngineConfig
 from llm_engine.engine import LLMEngine
 from llm_engine.errors import DeadlineExceeded, InvalidConfig
 from llm_engine.loader import LoadedModel
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.types import Finished, GenerationRequest, SamplingParams
 
 PAGE_BYTES = 768 * 4  # 3 layers, keys and values, 2 heads of 16, float32, 4 tokens

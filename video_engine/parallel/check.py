@@ -65,6 +65,25 @@ def check_layout(config: EngineConfig, num_devices: int | None = None) -> Checke
     return checked
 
 
+def check_memory(checked: CheckedLayout, config: EngineConfig, available_bytes: int) -> None:
+    """Refuse ranks of one host whose weights it cannot hold: each has a whole transformer.
+
+    What else is loaded is not counted, so a layout that passes may still be too large.
+    Raises: InvalidLayout with both numbers.
+    """
+    layout, is_short = checked.layout, config.dtype in ("bfloat16", "float16")
+    each = checked.needs.weight_bytes(layout.clip) * (1 if is_short else 2)
+    if layout.num_ranks * each <= available_bytes:
+        return
+    most = int(available_bytes // each)
+    way_out = f"take ulysses{most}" if most > 1 else "leave layout out for one rank"
+    raise InvalidLayout(
+        f"layout {layout}: each of {layout.num_ranks} ranks holds a transformer of "
+        f"{each / 1e9:.3g} GB, and {available_bytes / 1e9:.3g} GB of memory are available: "
+        f"{way_out}, or free memory"
+    )
+
+
 def _check_heads(checked: CheckedLayout) -> None:
     layout, heads = checked.layout, checked.needs.facts.heads
     if layout.groups is not None and layout.groups > checked.most_heads:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from video_engine.errors import InvalidLayout
+from video_engine.errors import InvalidLayout, MalformedLayout
 from video_engine.plan.clip_layout import ClipLayout
 
 Wire = Literal["exact", "int8"]
@@ -64,7 +64,7 @@ class VideoLayout:
         for part in text.split(","):
             name, value = _parse_part(part.strip(), text)
             if name in found:
-                raise InvalidLayout(f"layout {text!r} gives {name} twice")
+                raise MalformedLayout(f"layout {text!r} gives {name} twice")
             found[name] = value
         return cls(**found)  # type: ignore[arg-type]  # checked by _parse_part
 
@@ -86,5 +86,5 @@ def _parse_part(part: str, text: str) -> tuple[str, int | str]:
             "branches and tokens alone: cfg and ulysses"
         )
     if match is None or match[1] not in _AXES:
-        raise InvalidLayout(f"layout {text!r}: {part!r} is no axis; {_HELP}")
+        raise MalformedLayout(f"layout {text!r}: {part!r} is no axis; {_HELP}")
     return match[1], int(match[2])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kernels.errors import ImplUnavailable, StrictRefusal
 from llm_engine.engine import LLMEngine
-from llm_engine.errors import InvalidConfig, ModelNotFound, UnsupportedModel
+from llm_engine.errors import InvalidConfig, MalformedLayout, ModelNotFound, UnsupportedModel
 from llm_engine.loop import EngineLoop
 from workers.chat.stream import ChatTiming
 from workers.chat.stream_interval import StreamInterval, choose_interval
@@ -26,6 +26,7 @@ _logger = logging.getLogger(__name__)
 _REFUSALS: tuple[tuple[type[Exception], int], ...] = (
     (StrictRefusal, 3),
     (ImplUnavailable, 3),
+    (MalformedLayout, 2),
     (InvalidConfig, 4),
     (ModelNotFound, 2),
     (UnsupportedModel, 2),

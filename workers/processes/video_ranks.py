@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from kernels.hardware.host_memory import read_machine_memory
 from video_engine.engine import VideoEngine
-from video_engine.parallel.check import check_layout
+from video_engine.parallel.check import check_layout, check_memory
 from workers.errors import GroupLost
 from workers.processes.over_ranks import closed_on_error, end_process, group_of, with_threads
 from workers.ranks.group import RankGroup
@@ -88,7 +89,10 @@ def load_over_ranks(
     Raises: GroupLost naming the rank that failed; VideoError as `VideoEngine.load`.
     """
     devices = parse_device_set(settings.video_devices)
-    num_ranks = check_layout(config, len(devices) or None).layout.num_ranks
+    checked = check_layout(config, len(devices) or None)
+    if not devices:
+        check_memory(checked, config, read_machine_memory().available_bytes)
+    num_ranks = checked.layout.num_ranks
     config = with_threads(config, num_ranks)
     group = group_of(config, settings, num_ranks, command, limits)
     with closed_on_error(group):

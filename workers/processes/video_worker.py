@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from video_engine.config import EngineConfig
 from video_engine.engine import VideoEngine
-from video_engine.errors import InvalidLayout
+from video_engine.errors import InvalidLayout, MalformedLayout
 from video_engine.stages.write import write_clip
 from workers.processes.video_ranks import RankedEngine, load_over_ranks
 from workers.processes.video_serving import serve_engine, wire_limits
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from workers.settings import Settings
 
 _logger = logging.getLogger(__name__)
-_DOES_NOT_FIT = 4
+_WRONG_USAGE, _DOES_NOT_FIT = 2, 4
 
 
 def main(settings: Settings) -> int:
     """Run a video worker until it is told to stop; the exit code.
 
-    A layout that cannot be had is refused with one line and no traceback: 4.
+    A layout is refused with one line and no traceback: 2 where its text names none, 4 where it
+    cannot be had.
     """
     role = WorkerRole(
         role="video",
@@ -37,7 +38,7 @@ def main(settings: Settings) -> int:
         return run_worker(settings, role)
     except InvalidLayout as error:
         _logger.error("%s", error)
-        return _DOES_NOT_FIT
+        return _WRONG_USAGE if isinstance(error, MalformedLayout) else _DOES_NOT_FIT
 
 
 def load_engine(settings: Settings) -> Loaded[RenderEngine]:

@@ -1,9 +1,9 @@
 """The cache gives memory back under pressure and takes it again, without a restart."""
 
+from kernels.hardware.host_memory import MachineMemory
 from llm_engine.cache.groups import CacheLayout
 from llm_engine.cache.kv_cache import KVCache
 from llm_engine.cache.upkeep import INTERVAL_S, CacheKeeper
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.sequence import Sequence
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kernels.errors import ImplUnavailable
+from kernels.hardware.host_memory import MachineMemory
 from kernels.hardware.traits import load_traits
 from kernels.ledger import Decision
 from kernels.spec import Tier
@@ -18,7 +19,6 @@ from llm_engine.device import EngineDevice
 from llm_engine.layers.form_choice import FormQuestion, choose_forms
 from llm_engine.layers.kept_forms import PLAIN, KeptForms
 from llm_engine.layers.weight_form import choose_weights
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.memory.workspace import step_bytes
 from llm_engine.model_config import ModelConfig
 from llm_engine.weights.facts import StoredForm, WeightFacts

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.hardware.host_memory import MachineMemory
 from llm_engine.config import EngineConfig
 from llm_engine.decisions import decide
 from llm_engine.memory.chunk import LEAST_TOKENS, WORKSPACE_SHARE, choose_chunk, hiding_tokens
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.memory.workspace import step_bytes
 from llm_engine.model_config import ModelConfig
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.hardware.host_memory import read_machine_memory
 from llm_engine.errors import InvalidConfig
 from llm_engine.memory.ledger import MemoryEntry, MemoryLedger
-from llm_engine.memory.machine import read_machine_memory
 from llm_engine.memory.peak import peak_bytes
 from llm_engine.memory.pressure import Pressure, blocks_to_serve
 from llm_engine.memory.solver import CapacityQuestion, WindowPages, solve_capacity

@@ -23,9 +23,9 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from kernels.collectives.calls import Contract, Reduction
 from kernels.collectives.protocol import Communicator
+from kernels.hardware.host_memory import MachineMemory, read_machine_memory
 from kernels.runtime import device_traits
 from llm_engine.device import EngineDevice
-from llm_engine.memory.machine import MachineMemory, read_machine_memory
 
 CPU = torch.device("cpu")
 _COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")

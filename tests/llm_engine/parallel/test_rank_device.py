@@ -10,10 +10,10 @@ import torch
 
 from kernels.collectives.communicator import join
 from kernels.collectives.group import Group
+from kernels.hardware.host_memory import MachineMemory
 from llm_engine.config import EngineConfig
 from llm_engine.device import EngineDevice
 from llm_engine.errors import InvalidConfig
-from llm_engine.memory.machine import MachineMemory
 from llm_engine.parallel.layout import PhaseLayouts
 from llm_engine.parallel.rank_device import (
     check_devices,

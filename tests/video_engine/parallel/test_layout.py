@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from video_engine.config import EngineConfig
 from video_engine.errors import InvalidLayout
-from video_engine.parallel.check import check_layout
+from video_engine.parallel.check import check_layout, check_memory
 from video_engine.parallel.layout import VideoLayout
 from video_engine.parallel.place import Place, head_runs, own_branches, runs, sequence_ranks
 from video_engine.parallel.seat import device_of
@@ -137,3 +137,15 @@ def test_what_the_planner_chooses_is_read_by_the_engine_or_not_built() -> None:
         assert VideoLayout.parse(str(layout.setting)).clip == layout
     for layout in layouts:
         assert (layout.setting is None) == (layout.tp > 1 or layout.ring > 1)
+
+
+def test_more_transformers_than_the_host_holds_are_refused() -> None:
+    config = EngineConfig(layout="ulysses4")
+    checked = check_layout(config)
+    each = 2 * checked.needs.weight_bytes(checked.layout.clip)  # float32 on a CPU
+    assert each > 0
+    check_memory(checked, config, int(4 * each) + 1)
+    with pytest.raises(InvalidLayout, match=r"each of 4 ranks holds .* take ulysses3"):
+        check_memory(checked, config, int(3.5 * each))
+    with pytest.raises(InvalidLayout, match="leave layout out for one rank"):
+        check_memory(checked, config, int(1.5 * each))

@@ -1,4 +1,4 @@
-"""What the machine's memory holds for this process: the system's figures and its control group."""
+"""What the host's memory holds for this process: the system's figures and its control group."""
 
 import os
 import re
