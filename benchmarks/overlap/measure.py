@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from benchmarks.overlap.crew import Crew
-from benchmarks.overlap.prediction import LinkLine, NodeSeconds, Sizes, medians, predict
+from benchmarks.overlap.prediction import NodeSeconds, Sizes, medians, predict
 from benchmarks.overlap.stages import Computation, Stage
 from kernels.collectives.schedules.virtual_time import Timeline
 from llm_engine.parallel.overlap_choice import StepCosts
+from llm_engine.parallel.overlap_wire import LinkLine
 
 SIZE = 2
 _LINK_REPEATS = 5
@@ -118,8 +119,8 @@ class Measurement:
             compute_s=self._row_seconds,
             num_layers=self.sizes.num_layers,
             bytes_per_token=self.sizes.tp_bytes,
-            latency_s=line.latency_s,
-            bytes_s=line.bytes_s,
+            idle=line,
+            busy=self._busy_line(stages[0]),
         )
 
     def line(self, stage: Stage) -> LinkLine:
@@ -139,6 +140,17 @@ class Measurement:
             ]
             self._lines[key] = LinkLine.through(dict(zip(sizes, slowest, strict=True)))
         return self._lines[key]
+
+    def _busy_line(self, stage: Stage) -> LinkLine:
+        """As `line`, while the ranks compute: what the gate counts on."""
+        whole = self.sizes.wire_bytes(stage)
+        sizes = [whole // 4, whole]
+        times = self.crew("link", "all_reduce", sizes, _LINK_REPEATS, stage.contract, stage)
+        slowest = [
+            statistics.mean(max(pair) for pair in zip(*of_size, strict=True))
+            for of_size in zip(*times, strict=True)
+        ]
+        return LinkLine.through(dict(zip(sizes, slowest, strict=True)))
 
     def rounds(self, stages: Sequence[Stage], say: Callable[[str], None]) -> list[StageRun]:
         """Every stage once a round, and its computation alone beside it.

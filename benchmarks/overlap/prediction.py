@@ -7,33 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.overlap.stages import Stage
-from kernels.collectives.schedules.graph import Node, Place, Schedule
+from kernels.collectives.schedules.graph import Place, Schedule
 from kernels.collectives.schedules.measured import with_durations
 from kernels.collectives.schedules.virtual_time import Timeline, simulate
 from llm_engine.parallel.overlap import micro_batch_layers, token_split_layers
 from llm_engine.parallel.overlap_context import context_split_layers
+from llm_engine.parallel.overlap_wire import LinkLine
 
 # A computation's nodes on each rank, by name, from one measurement; several of them.
 NodeSeconds = Sequence[Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class LinkLine:
-    """Seconds of an exchange of b bytes: latency_s + b / bytes_s."""
-
-    latency_s: float
-    bytes_s: float
-
-    @classmethod
-    def through(cls, seconds: Mapping[int, float]) -> LinkLine:
-        """The line through the times of two sizes."""
-        (small, small_s), (large, large_s) = sorted(seconds.items())
-        slope = (large_s - small_s) / (large - small)
-        return cls(max(0.0, small_s - slope * small), 1 / slope)
-
-    def seconds(self, node: Node) -> float:
-        """Of a node of a schedule."""
-        return self.latency_s + node.size_bytes / self.bytes_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +57,7 @@ def predict(
     schedule = with_durations(schedule_of(stage, sizes, size), seconds)
     if not stage.is_overlapped:
         schedule = _on_one_stream(schedule)
-    return simulate(schedule, link.seconds)
+    return simulate(schedule, lambda node: link.seconds(node.size_bytes))
 
 
 def _on_one_stream(schedule: Schedule) -> Schedule:

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import os
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from llm_engine.parallel.overlap import (
     token_split_layers,
 )
 from llm_engine.parallel.overlap_context import OverlappedContext, share_rows
+from llm_engine.parallel.overlap_wire import while_computing
 
 _TIMEOUT_S = 300.0
 _SEED = 1
@@ -100,24 +102,38 @@ class RankWork:
         self._reference_NC = None
 
     def link(
-        self, operation: str, sizes: list[int], repeats: int, contract: str = "exact"
+        self,
+        operation: str,
+        sizes: list[int],
+        repeats: int,
+        contract: str = "exact",
+        beside: Stage | None = None,
     ) -> list[list[float]]:
-        """Seconds of an exchange of so many bytes (of all ranks in a gather), while idle."""
+        """Seconds of an exchange of so many bytes (of all ranks in a gather).
+
+        While the rank does nothing else, or computes a quarter of a stage's rows again and again.
+        """
         communicator = self._met
+        compute = None if beside is None else self._quarter(beside)
         times: list[list[float]] = []
         for size in sizes:
             share = self._size if operation == "all_gather" else 1
             num_rows = size // self._dtype.itemsize // share // 128
             x = torch.ones(num_rows, 128, dtype=self._dtype)
             exchange = functools.partial(getattr(communicator, operation), x, contract=contract)
-            exchange()
+            timed = functools.partial(_timed, exchange)
+            timed()
             times.append([])
             for _ in range(repeats):
                 communicator.barrier()
-                begin_s = time.perf_counter()
-                exchange()
-                times[-1].append(time.perf_counter() - begin_s)
+                taken_s = timed() if compute is None else while_computing(timed, compute)
+                times[-1].append(taken_s)
         return times
+
+    def _quarter(self, stage: Stage) -> Callable[[], object]:
+        rows = (stage.num_answers or self._num_tokens) // 4
+        updates, step = FusedLayers(self._fused), self._step(stage, 0, rows)
+        return functools.partial(updates.mlp_update, 0, self._x_NC[:rows], step)
 
     def compute(self, stage: Stage) -> dict[str, float]:
         """Core seconds of a stage's computations, exchanges taking no time; all ranks at once.
@@ -204,6 +220,12 @@ class RankWork:
         norm_C, head_VC = self._head
         h_SC = F.rms_norm(rows_SC, norm_C.shape, norm_C, 1e-5)
         return torch.cat([F.linear(h, head_VC).argmax(-1) for h in h_SC.split(256)])
+
+
+def _timed(exchange: Callable[[], object]) -> float:
+    begin_s = time.perf_counter()
+    exchange()
+    return time.perf_counter() - begin_s
 
 
 def _nothing(*_: object) -> torch.Tensor:

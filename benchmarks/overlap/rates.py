@@ -60,7 +60,10 @@ def _at_rate(
     num_chunks, decision = choose_overlap(at.sizes.num_tokens, costs, name)
     serial, hidden = at.rounds([one_piece, cut[max(num_chunks, 2)]], say)
     at.check_bits(hidden)
-    return _row(name, at, ratio, rate, serial, hidden) | {
+    row = _row(name, at, ratio, rate, serial, hidden)
+    if num_chunks == 1:
+        row["row"] += ", against the gate"
+    return row | {
         "gate": decision.chosen,
         "gate_reasons": list(decision.reasons),
     }

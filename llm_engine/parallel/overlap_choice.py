@@ -9,6 +9,7 @@ from kernels.collectives.calls import Contract
 from kernels.collectives.schedules.gate import Overlap
 from kernels.ledger import Decision, Rejection
 from kernels.spec import Tier
+from llm_engine.parallel.overlap_wire import LinkLine
 
 CHUNKS = (2, 3, 4)
 # What a wire that changes numbers must save of a step before "auto" takes it.
@@ -21,8 +22,9 @@ class StepCosts:
     """What a step of a model costs on these ranks: the same numbers on all of them.
 
     `compute_s` is the time of the whole step's computation by its rows, at a few numbers of rows;
-    what lies between them is taken from a straight line. An exchange of b bytes takes
-    `latency_s + b / bytes_s`; `exchanges_per_layer` are counted so, or taken together as one.
+    what lies between them is taken from a straight line. `idle` is an exchange while the ranks do
+    nothing else, `busy` while they compute, as idle where nobody looked; `exchanges_per_layer` are
+    counted so, or taken together as one.
     Units: seconds, bytes, bytes per second.
     Raises: ValueError without a measurement.
     """
@@ -30,14 +32,14 @@ class StepCosts:
     compute_s: Mapping[int, float]
     num_layers: int
     bytes_per_token: float
-    latency_s: float
-    bytes_s: float
+    idle: LinkLine
+    busy: LinkLine | None = None
     exchanges_per_layer: int = 2
 
     def __post_init__(self) -> None:
-        if not self.compute_s or self.bytes_s <= 0:
+        if not self.compute_s or self.idle.bytes_s <= 0:
             raise ValueError(
-                f"costs of {len(self.compute_s)} row counts at {self.bytes_s} B/s: measure at "
+                f"costs of {len(self.compute_s)} row counts at {self.idle.bytes_s} B/s: measure at "
                 "least one number of rows, over a link that moves something"
             )
 
@@ -59,13 +61,19 @@ class StepCosts:
         whole_s = self.of_rows(num_tokens)
         chunk_s = self.of_rows(-(-num_tokens // num_chunks))
         num_exchanges = self.exchanges_per_layer * self.num_layers
-        wire_bytes = num_exchanges * self.bytes_per_token * num_tokens
+        whole_bytes = self.bytes_per_token * num_tokens
+        busy_s = 0.0
+        if self.busy is not None:
+            chunk_bytes = whole_bytes / num_chunks
+            longer_s = self.busy.seconds(chunk_bytes) - self.idle.seconds(chunk_bytes)
+            busy_s = max(0.0, num_exchanges * num_chunks * longer_s)
         return Overlap(
             compute_s=whole_s,
-            wire_s=num_exchanges * self.latency_s + wire_bytes / self.bytes_s,
+            wire_s=num_exchanges * self.idle.seconds(whole_bytes),
             num_chunks=num_chunks,
             penalty=max(0.0, num_chunks * chunk_s / whole_s - 1),
-            latency_s=num_exchanges * self.latency_s,
+            latency_s=num_exchanges * self.idle.latency_s,
+            busy_s=busy_s,
         )
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,10 +23,10 @@ from llm_engine.parallel.layout import Phase
 from llm_engine.parallel.overlap_blocks import RankUpdates
 from llm_engine.parallel.overlap_choice import StepCosts
 from llm_engine.parallel.overlap_exchange import ChunkRows, LayerExchange, Update, error_of
+from llm_engine.parallel.overlap_wire import measure_wire
 
 CUTS = (1, 2, 4)
 _REPEATS = 2
-_WIRE_PARTS = (4, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,48 +83,33 @@ class Prober:
             seconds.append(taken_s)
             same = all(torch.equal(a, b) for a, b in zip(whole, rows, strict=True))
             is_other.append(float(not same))
-        num_bytes, wire_s = self._wire(num_tokens, like_C, contracts, world)
+        meanwhile = self._computes_meanwhile(updates, x_NC)
+        wire = measure_wire(self._exchange, num_tokens, like_C, contracts, world, meanwhile)
         errors = [self._error(updates, x_NC, contract) for contract in contracts]
-        found = _slowest(world, seconds, is_other, wire_s, errors)
+        found = _slowest(world, seconds, is_other, errors, wire.idle_s, wire.busy_s)
         compute_s = {-(-num_tokens // c): s / c for c, s in zip(CUTS, found[0], strict=True)}
         costs: dict[Contract, StepCosts] = {}
         for index, contract in enumerate(contracts):
-            latency_s, bytes_s = _line(num_bytes, found[2][2 * index : 2 * index + 2])
+            idle, busy = wire.lines(index, *found[3:])
             costs[contract] = StepCosts(
                 compute_s=compute_s,
                 num_layers=updates.num_layers,
-                bytes_per_token=num_bytes[-1] / num_tokens,
-                latency_s=latency_s,
-                bytes_s=bytes_s,
+                bytes_per_token=wire.num_bytes[-1] / num_tokens,
+                idle=idle,
+                busy=busy,
                 exchanges_per_layer=1,
             )
         exact_cuts = frozenset(c for c, other in zip(CUTS, found[1], strict=True) if not other)
-        return Probe(costs, dict(zip(contracts, found[3], strict=True)), exact_cuts)
+        return Probe(costs, dict(zip(contracts, found[2], strict=True)), exact_cuts)
 
-    def _wire(
-        self,
-        num_tokens: int,
-        like_C: torch.Tensor,
-        contracts: Sequence[Contract],
-        world: Communicator,
-    ) -> tuple[list[int], list[float]]:
-        """Bytes of a layer's exchanges for a quarter and for all tokens; seconds by contract."""
-        sent = [self._exchange.blank(num_tokens // part, like_C) for part in _WIRE_PARTS]
-        # Ranks have unequal rows, but one line: that of the exchange, by its mean.
-        sizes = torch.tensor([sum(e.x.nbytes for e in each) for each in sent])
-        num_bytes: list[int] = (world.all_reduce(sizes) // world.group.size).tolist()
-        seconds: list[float] = []
-        for contract in contracts:
-            for exchanged in sent:
-                least_s = float("inf")
-                for _ in range(_REPEATS + 1):
-                    world.barrier()
-                    begin_s = time.perf_counter()
-                    for each in exchanged:
-                        each.travel(each.x, contract)
-                    least_s = min(least_s, time.perf_counter() - begin_s)
-                seconds.append(least_s)
-        return num_bytes, seconds
+    def _computes_meanwhile(self, updates: RankUpdates, x_NC: torch.Tensor) -> Callable[[], object]:
+        """A layer of the first of the smallest chunks."""
+        cache, pages = self._cache(len(x_NC), x_NC.dtype)
+        rows = self._exchange.rows(len(x_NC), CUTS[-1])[0]
+        x_RC, step = x_NC[rows.own.start : rows.own.stop], self._step(cache, pages, rows)
+        layer = next(iter(updates.kinds))
+        hiding = self._exchange.hiding(updates)
+        return lambda: [update(layer, x_RC, step) for update in hiding]
 
     def _error(self, updates: RankUpdates, x_NC: torch.Tensor, contract: Contract) -> float:
         """The largest of a layer of each kind."""
@@ -217,12 +202,3 @@ def _slowest(world: Communicator, *numbers: Sequence[float]) -> list[list[float]
     flat = torch.tensor([x for some in numbers for x in some], dtype=torch.float32)
     found = world.all_reduce(flat, reduction="max")
     return [part.tolist() for part in found.split([len(some) for some in numbers])]
-
-
-def _line(num_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Latency and rate through two sizes; a rate without end where the larger is as fast."""
-    (small, large), (small_s, large_s) = num_bytes, seconds
-    slope = (large_s - small_s) / max(1, large - small)
-    if slope <= 0:
-        return large_s, float("inf")
-    return max(0.0, small_s - slope * small), 1 / slope

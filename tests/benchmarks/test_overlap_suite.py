@@ -14,7 +14,7 @@ from benchmarks.overlap.eager import EagerLayers
 from benchmarks.overlap.fused import FusedLayers, FusedWeights
 from benchmarks.overlap.measure import SIZE, Effort, Measurement, WrongBits
 from benchmarks.overlap.models import MODELS, RandomWeights
-from benchmarks.overlap.prediction import LinkLine, Sizes, predict, schedule_of
+from benchmarks.overlap.prediction import Sizes, predict, schedule_of
 from benchmarks.overlap.rates import SERIAL, measure_answers, overlapped
 from benchmarks.overlap.shares import Share
 from benchmarks.overlap.stages import staircase
@@ -22,6 +22,7 @@ from benchmarks.overlap.staircase import BASE_WIRE_SHARE, GOAL
 from kernels.collectives.alone import Alone
 from llm_engine.parallel.overlap import LayerUpdates, OverlappedLayers, TokenChunk
 from llm_engine.parallel.overlap_context import OverlappedContext
+from llm_engine.parallel.overlap_wire import LinkLine
 
 SIZES = Sizes(tp_bytes=10, cp_bytes=2, num_layers=3, num_tokens=100)
 TINY = Effort(num_layers=1, num_tokens=128, rounds=1, budget_s=5.0)

@@ -13,7 +13,8 @@ class Overlap:
     """Computation and transfers of a step, and what cutting it into chunks does.
 
     Units: seconds for the whole step; `penalty` is the share by which computation of one chunk
-    grows against its part of the whole (0.1: ten per cent slower).
+    grows against its part of the whole (0.1: ten per cent slower). `busy_s` is what transfers take
+    longer while their rank computes: on a CPU they wait for a core.
     """
 
     compute_s: float
@@ -21,6 +22,7 @@ class Overlap:
     num_chunks: int
     penalty: float
     latency_s: float
+    busy_s: float = 0.0
 
     @property
     def gain_s(self) -> float:
@@ -29,8 +31,8 @@ class Overlap:
 
     @property
     def loss_s(self) -> float:
-        """What cutting costs: p c + k a."""
-        return self.penalty * self.compute_s + self.num_chunks * self.latency_s
+        """What cutting costs: p c + k a, and what transfers lose to computation."""
+        return self.penalty * self.compute_s + self.num_chunks * self.latency_s + self.busy_s
 
     @property
     def pays(self) -> bool:

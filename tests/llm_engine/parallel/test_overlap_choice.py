@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from llm_engine.parallel.overlap_choice import (
     choose_wire,
     predicted_s,
 )
+from llm_engine.parallel.overlap_wire import LinkLine
 
 
 def costs(compute_s: dict[int, float], rate: float = 1e6, latency_s: float = 0.0) -> StepCosts:
@@ -22,8 +25,7 @@ def costs(compute_s: dict[int, float], rate: float = 1e6, latency_s: float = 0.0
         compute_s=compute_s,
         num_layers=2,
         bytes_per_token=100,
-        latency_s=latency_s,
-        bytes_s=rate,
+        idle=LinkLine(latency_s, rate),
     )
 
 
@@ -125,3 +127,15 @@ def test_rows_between_measurements_lie_on_a_line(num_rows: int) -> None:
 def test_costs_need_a_measurement() -> None:
     with pytest.raises(ValueError, match="measure at least one number of rows"):
         costs({})
+
+
+def test_exchanges_that_lose_to_computation_turn_overlap_off() -> None:
+    """On a CPU the wire's thread waits for the core: half of the exchanges' time is too much."""
+    even = costs(EVEN)
+    idle, busy = even.idle, LinkLine(0.05, even.idle.bytes_s)
+    assert choose_overlap(1024, replace(even, busy=idle), "here")[0] == 4
+    num_chunks, decision = choose_overlap(1024, replace(even, busy=busy), "here")
+    assert num_chunks == 1
+    assert decision.chosen == "off"
+    faster = LinkLine(0.0, 2 * idle.bytes_s)
+    assert even.overlap(1024, 2) == replace(even, busy=faster).overlap(1024, 2), "noise gains none"

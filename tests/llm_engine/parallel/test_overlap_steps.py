@@ -27,6 +27,7 @@ from llm_engine.parallel.overlap_policy import OverlapPolicy
 from llm_engine.parallel.overlap_probe import Probe, Prober
 from llm_engine.parallel.overlap_seat import layer_exchange
 from llm_engine.parallel.overlap_steps import OverlappedSteps
+from llm_engine.parallel.overlap_wire import LinkLine
 from llm_engine.parallel.phase_steps import PhaseSteps
 from llm_engine.parallel.rank_ops import RankOps
 from llm_engine.parallel.shares import cached_heads
@@ -77,10 +78,9 @@ class Told:
             compute_s=cost_s,
             num_layers=updates.num_layers,
             bytes_per_token=192,
-            latency_s=0.0,
-            bytes_s=2 * updates.num_layers * 192 * num_tokens,
+            idle=LinkLine(0.0, 2 * updates.num_layers * 192 * num_tokens),
         )
-        faster = replace(costs, bytes_s=2 * costs.bytes_s)
+        faster = replace(costs, idle=LinkLine(0.0, 2 * costs.idle.bytes_s))
         by_wire = {"exact": costs, "int8": faster}
         return Probe({c: by_wire[c] for c in contracts}, dict.fromkeys(contracts, 0.25), CUTS_ALIKE)
 
@@ -181,7 +181,7 @@ def told_free(*_: Any) -> Any:
 
     def probe(updates: Any, like_C: Any, num_tokens: int, world: Any, contracts: Any) -> Probe:
         found = Told(1)(updates, like_C, num_tokens, world, contracts)
-        free = {c: replace(costs, bytes_s=1e30) for c, costs in found.costs.items()}
+        free = {c: replace(costs, idle=LinkLine(0.0, 1e30)) for c, costs in found.costs.items()}
         return replace(found, costs=free)
 
     return probe
