@@ -1,6 +1,8 @@
 """The solver over synthetic machines: it fits, it is monotone, and its answers name what fits."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,6 @@ from hypothesis import strategies as st
 from kernels.hardware.host_memory import read_machine_memory
 from llm_engine.errors import InvalidConfig
 from llm_engine.memory.ledger import MemoryEntry, MemoryLedger
-from llm_engine.memory.peak import peak_bytes
 from llm_engine.memory.pressure import Pressure, blocks_to_serve
 from llm_engine.memory.solver import CapacityQuestion, WindowPages, solve_capacity
 
@@ -257,12 +258,21 @@ def test_pressure_moves_the_blocks_the_right_way(
         assert (target - num_blocks) * 1000 <= available - 200_000
 
 
-def test_a_peak_is_seen_after_it_is_gone() -> None:
-    def run() -> None:
-        block = bytearray(64 * MIB)
-        block[::4096] = b"x" * len(block[::4096])
+_TAKES_64_MIB = """
+from llm_engine.memory.peak import peak_bytes
 
-    peak = peak_bytes(run)
-    if peak is None:
+def run():
+    block = bytearray(64 << 20)
+    block[::4096] = b"x" * len(block[::4096])
+
+print(peak_bytes(run))
+"""
+
+
+def test_a_peak_is_seen_after_it_is_gone() -> None:
+    """In a process of its own: what earlier tests leave may be freed meanwhile."""
+    command = [sys.executable, "-c", _TAKES_64_MIB]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    if said.strip() == "None":
         pytest.skip("this system does not tell")
-    assert 60 * MIB < peak < 96 * MIB
+    assert 60 * MIB < int(said) < 96 * MIB
