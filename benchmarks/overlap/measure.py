@@ -30,7 +30,7 @@ class Effort:
     budget_s: float
 
 
-FULL = Effort(num_layers=None, num_tokens=2048, rounds=3, budget_s=150.0)
+FULL = Effort(num_layers=None, num_tokens=3072, rounds=3, budget_s=150.0)
 QUICK = Effort(num_layers=2, num_tokens=2048, rounds=3, budget_s=40.0)
 
 
