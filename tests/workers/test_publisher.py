@@ -106,7 +106,7 @@ def test_a_stop_writes_what_waits(publisher, redis):
 
 @pytest.mark.parametrize(
     ("asked_s", "on_cpu", "long_s", "source"),
-    [(0, True, 0.1, "default"), (0, False, 0.003, "default"), (0.2, True, 0.2, "explicit")],
+    [(0, True, 0.05, "default"), (0, False, 0.003, "default"), (0.2, True, 0.2, "explicit")],
 )
 def test_the_choice_says_why(asked_s, on_cpu, long_s, source):
     interval, decision = choose_interval(asked_s, on_cpu=on_cpu)

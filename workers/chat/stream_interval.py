@@ -8,8 +8,7 @@ from kernels.ledger import Decision
 from kernels.spec import Tier
 
 SHORT_S = 0.003
-# Two steps of 32 answers of a small model: ten pieces of text a second still read as flowing.
-_LONG_ON_CPU_S = 0.1
+_LONG_ON_CPU_S = 0.05
 MANY = 16
 
 
