@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.overlap.models import RandomWeights
 from benchmarks.overlap.shares import MlpWeights, Share, attention_weights, mlp_weights
+from benchmarks.overlap.stages import NUM_ANSWERS
 from kernels.ledger import Ledger
 from kernels.ops.moe_router.routing import Routing
 from llm_engine.device import EngineDevice
@@ -29,7 +30,7 @@ class FusedWeights:
     """A rank's blocks, its ops and its cache: fused qkv and gate-up, packed where torch packs."""
 
     def __init__(self, weights: RandomWeights, share: Share, num_tokens: int) -> None:
-        """Make this rank's weights and reserve a cache for one prompt."""
+        """Make this rank's weights and reserve a cache for one prompt, or the answers."""
         config = weights.config
         self.config = share.config(config)
         layers = range(config.num_layers)
@@ -51,7 +52,8 @@ class FusedWeights:
             device=EngineDevice.of("cpu"),
         )
         self.blocks = TorchBlocks(self.config, self.ops.rms_norm, self.ops.swiglu)
-        self.cache = PagedCache(self.config, self.num_pages, PAGE_SIZE, dtype)
+        num_pages = max(self.num_pages, NUM_ANSWERS)
+        self.cache = PagedCache(self.config, num_pages, PAGE_SIZE, dtype)
         self.rotary = Rotary.build(config, dtype)
 
     def step(self, start: int, num_tokens: int) -> Step:

@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.overlap.measure import Measurement, StageRun
-from benchmarks.overlap.stages import Stage
+from benchmarks.overlap.stages import NUM_ANSWERS, Stage
 from kernels.collectives.schedules.gate import best_bound
 from llm_engine.parallel.overlap_choice import CHUNKS, choose_overlap
 
 # Wire time over computation time of the serial run. At 1 there is most to hide.
 WIRE_OVER_COMPUTE = (0.5, 1.0, 2.0)
 SERIAL = Stage(name="serial")
-NUM_ANSWERS = 64
 
 Row = dict[str, Any]
 

@@ -11,6 +11,7 @@ from kernels.collectives.calls import Contract
 Kernels = Literal["generic", "generic, fused attention", "fused"]
 Split = Literal["tp", "cp"]
 Computation = tuple[str, str, int, int]
+NUM_ANSWERS = 64  # of the steps that decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
