@@ -50,7 +50,7 @@ class Presence:
         self._directory = directory
         self._facts = facts
         self._clock = clock
-        self._read_stats: Callable[[], dict[str, Any]] = dict[str, Any]
+        self._read: Callable[[], dict[str, Any]] = dict[str, Any]
         self._is_dirty = True
         self._is_over = False
         self._changed = threading.Condition()
@@ -66,9 +66,9 @@ class Presence:
         self._publish()
         self._thread.start()
 
-    def watch(self, read_stats: Callable[[], dict[str, Any]]) -> None:
-        """Publish what `read_stats` returns with every beat; it runs on this object's thread."""
-        self._read_stats = read_stats
+    def watch(self, read: Callable[[], dict[str, Any]]) -> None:
+        """Publish the fields that `read` returns with every beat; this object's thread calls it."""
+        self._read = read
 
     def update(self, **changes: Any) -> None:  # noqa: ANN401 - fields of WorkerFacts
         """Change facts; they are published within half a second."""
@@ -119,9 +119,7 @@ class Presence:
     def _publish(self) -> None:
         with self._changed:
             self._is_dirty = False
-            facts = self._facts.model_copy(
-                update={"beat_at": self._clock(), "stats": self._read_stats()}
-            )
+            facts = self._facts.model_copy(update={"beat_at": self._clock(), **self._read()})
         try:
             self._directory.publish(facts)
         except SQLAlchemyError as error:

@@ -94,7 +94,7 @@ def load_engine(settings: Settings) -> Loaded[ServedEngine]:
             vocab_size=card.vocab_size,
             adapters=tuple(config.adapters),
         ),
-        decisions=tuple(
+        decisions=lambda: tuple(
             decision.as_dict() for decision in (*engine.ledger, *between_ranks, of_streams)
         ),
         stats=lambda: asdict(engine.stats()) | (group.status() if group else {}),

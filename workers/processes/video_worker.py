@@ -69,7 +69,7 @@ def load_engine(settings: Settings) -> Loaded[RenderEngine]:
             "kernels": _kernels(engine),
         },
         video=wire_limits(engine),
-        decisions=tuple(decision.as_dict() for decision in (*engine.decisions, *between_ranks)),
+        decisions=lambda: tuple(d.as_dict() for d in (*engine.decisions, *between_ranks)),
         stats=stats,
     )
 

@@ -49,14 +49,17 @@ class WorkerParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded(Generic[Engine]):
-    """A resident engine and what to say about it; `stats` reads its counters, from any thread."""
+    """A resident engine and what to say about it.
+
+    `decisions` and `stats` read its choices so far and its counters, from any thread.
+    """
 
     engine: Engine
     source: str
     card: dict[str, Any]
     llm: LLMLimits | None = None
     video: VideoLimits | None = None
-    decisions: tuple[dict[str, Any], ...] = ()
+    decisions: Callable[[], tuple[dict[str, Any], ...]] = tuple[dict[str, Any], ...]
     stats: Callable[[], dict[str, Any]] = dict[str, Any]
 
 
@@ -132,15 +135,14 @@ def _load(role: WorkerRole[Any], presence: Presence) -> Loaded[Any]:
     started_s = time.monotonic()
     loaded = role.load()
     load_s = round(time.monotonic() - started_s, 2)
+    presence.watch(lambda: {"stats": loaded.stats(), "decisions": loaded.decisions()})
     presence.update(
         source=loaded.source,
         card=loaded.card | {"load_seconds": load_s},
         plan=_plan(role.model),
         llm=loaded.llm,
         video=loaded.video,
-        decisions=loaded.decisions,
     )
-    presence.watch(loaded.stats)
     _logger.info("%s %s loaded from %s in %.1f s", role.role, role.model, loaded.source, load_s)
     return loaded
 

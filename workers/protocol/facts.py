@@ -58,8 +58,8 @@ class WorkerFacts(Wire):
 
     `card` says where the weights came from and what they are, for people. `plan` is the launch
     plan of the model on the worker's machine, or {"error": …} where none could be made.
-    `decisions` are what the engine chose at load time and why; `stats` are the engine's counters,
-    renewed with every beat.
+    `decisions` are what the engine has chosen so far and why, `stats` its counters: renewed with
+    every beat.
     """
 
     id: str

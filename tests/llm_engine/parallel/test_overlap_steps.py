@@ -19,6 +19,7 @@ from llm_engine.layers.attention import PagedCache
 from llm_engine.layers.bound_ops import bind_ops
 from llm_engine.layers.op_choice import OpSizes
 from llm_engine.layers.paged_rows import AttentionSpan
+from llm_engine.layers.step import Step
 from llm_engine.parallel.layout import PHASES, Phase
 from llm_engine.parallel.loading import load_share
 from llm_engine.parallel.mesh import Groups, join_part
@@ -26,7 +27,7 @@ from llm_engine.parallel.overlap_choice import StepCosts
 from llm_engine.parallel.overlap_policy import OverlapPolicy
 from llm_engine.parallel.overlap_probe import Probe, Prober
 from llm_engine.parallel.overlap_seat import layer_exchange
-from llm_engine.parallel.overlap_steps import OverlappedSteps
+from llm_engine.parallel.overlap_steps import OverlappedSteps, StepPlan
 from llm_engine.parallel.overlap_wire import LinkLine
 from llm_engine.parallel.phase_steps import PhaseSteps
 from llm_engine.parallel.rank_ops import RankOps
@@ -58,6 +59,14 @@ ANSWERS = tuple(
     AttentionSpan(PROMPT, 1 + (i == NUM_ANSWERS - 1), (2 * i, 2 * i + 1))
     for i in range(NUM_ANSWERS)
 )
+
+
+class Cut(OverlappedSteps):
+    """Steps that are seen to be cut as planned: into as many chunks, or whole for pieces of dp."""
+
+    def hidden(self, steps: Sequence[Step], plan: StepPlan) -> list[torch.Tensor]:
+        assert len(steps) == (1 if self._ops.layout.dp > 1 else plan.num_chunks)
+        return super().hidden(steps, plan)
 
 
 class Told:
@@ -148,7 +157,7 @@ def run_steps(tmp_path: Path) -> Callable[..., tuple[list[torch.Tensor], Ledger]
             if make_prober is not None:
                 exchange = layer_exchange(share, rank_ops, cp_heads)
                 prober = make_prober(share.cached, ops, share.model.rotary, PAGE, exchange, phase)
-                overlap = OverlappedSteps(share.model, rank_ops, prober, ledger, policy)
+                overlap = Cut(share.model, rank_ops, prober, ledger, policy)
             steps = PhaseSteps(share.model, cache, ops, rank_ops, cp_heads, overlap)
             before = PhaseSteps(share.model, cache, ops, rank_ops, cp_heads)
             one, half = (1, NUM_ANSWERS // 2) if rank_ops.layout.dp > 1 else (None, None)
